@@ -1,0 +1,12 @@
+module github.com/hicache/hicache/gohicache/cmd/hicache
+
+go 1.25.0
+
+require (
+	github.com/hicache/hicache v0.0.0
+	github.com/zeebo/xxh3 v1.1.0
+)
+
+require github.com/klauspost/cpuid/v2 v2.2.10 // indirect
+
+replace github.com/hicache/hicache => ../../..
