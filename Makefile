@@ -1,0 +1,96 @@
+# HiCache. `make help` lists the targets. BUILD and GO are the only knobs most people need.
+BUILD      ?= build
+GO         ?= go
+JOBS       ?= $(shell nproc 2>/dev/null || echo 2)
+PREFIX     ?= /usr/local
+PYTHON     ?= python3
+CARGO      ?= cargo
+CMAKE      ?= cmake
+GENERATOR  := $(shell command -v ninja >/dev/null 2>&1 && echo "-G Ninja")
+CONFIGURE  := $(CMAKE) -S . $(GENERATOR) -DCMAKE_BUILD_TYPE=Release
+CLI        := gohicache/cmd/hicache
+VERSION    := 0.1.0
+
+export HICACHE_LIBRARY ?= $(CURDIR)/$(BUILD)/libhicache.so
+
+.PHONY: all help lib bin demo test bench lint install clean format
+.PHONY: test-c test-go test-cgo test-race test-cli test-bindings test-abi test-docs sabotage asan tsan soak cuda h200
+
+all: lib bin ## Build build/libhicache.so and bin/hicache
+
+help: ## List the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+lib: ## Build the shared library
+	@$(CONFIGURE) -B $(BUILD) -DHICACHE_TESTS=OFF >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@$(CMAKE) --build $(BUILD) -j $(JOBS)
+	@rm -f $(BUILD).log
+
+bin: ## Build the hicache command
+	@mkdir -p bin
+	cd $(CLI) && CGO_ENABLED=0 $(GO) build -o $(CURDIR)/bin/hicache .
+
+demo: lib bin ## Replay a chat workload through device, host and file tiers on the CPU, every byte verified, and write out/demo.html
+	@rm -rf out/demo && mkdir -p out/demo
+	bin/hicache replay $(DEMO_FLAGS)
+
+DEMO_FLAGS = --workload chat --geometry gemma-3-27b --scale 64 --page-tokens 16 --device 48MiB --host 96MiB \
+	--storage out/demo/store:256MiB --concurrency 4 --limit 2000 --verify all --seed 1 --report out/demo.html
+
+test: lib bin test-abi test-c test-go test-cgo test-race test-cli sabotage test-bindings asan tsan ## Everything that CI runs
+
+test-abi: ## Generated declarations are current; the header compiles alone as C11 and C++17
+	$(GO) run ./ffi/abigen -check
+	$(CC) -std=c11 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c include/hicache.h
+	$(CXX) -std=c++17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c++ include/hicache.h
+
+test-c: ## GoogleTest suite of csrc
+	@$(CONFIGURE) -B build-test >/dev/null
+	@$(CMAKE) --build build-test -j $(JOBS) --target hicache_tests
+	build-test/hicache_tests --gtest_brief=1
+
+test-go: lib ## Go tests through purego, CGO_ENABLED=0
+	CGO_ENABLED=0 $(GO) build ./...
+	CGO_ENABLED=0 $(GO) test ./...
+
+test-cgo: lib ## Go tests of the border through cgo
+	CGO_ENABLED=1 $(GO) test -tags hicache_cgo ./ffi/... ./gohicache
+
+test-race: lib ## Go tests under the race detector
+	CGO_ENABLED=1 $(GO) test -race -short ./ffi/... ./gohicache/...
+
+test-cli: lib bin ## Tests of the command
+	cd $(CLI) && CGO_ENABLED=0 $(GO) test ./...
+
+sabotage: bin ## Deliberately broken builds must be caught
+	@$(CONFIGURE) -B build-sabotage -DHICACHE_TESTS=OFF -DHICACHE_SABOTAGE=ON >/dev/null
+	@$(CMAKE) --build build-sabotage -j $(JOBS)
+	HICACHE_SABOTAGE_LIBRARY=$(CURDIR)/build-sabotage/libhicache.so CGO_ENABLED=0 $(GO) test -count=1 -run Sabotage ./proptest/...
+
+test-bindings: lib ## C example, Rust crates, Python package
+	$(CC) -std=c11 -Wall -Wextra -Werror -Iinclude bindings/c/example.c -o $(BUILD)/c_example -L$(BUILD) -lhicache -Wl,-rpath,$(CURDIR)/$(BUILD)
+	$(BUILD)/c_example
+	cd bindings/rust && $(CARGO) test -q
+	cd bindings/python && $(PYTHON) -m unittest discover -v -s tests
+
+asan: ## csrc tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(CMAKE) -S . $(GENERATOR) -B build-asan -DHICACHE_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=None >/dev/null
+	@$(CMAKE) --build build-asan -j $(JOBS) --target hicache_tests
+	build-asan/hicache_tests --gtest_brief=1
+
+tsan: ## csrc tests under ThreadSanitizer
+	@$(CMAKE) -S . $(GENERATOR) -B build-tsan -DHICACHE_SANITIZE=thread -DCMAKE_BUILD_TYPE=None >/dev/null
+	@$(CMAKE) --build build-tsan -j $(JOBS) --target hicache_tests
+	build-tsan/hicache_tests --gtest_brief=1
+
+bench: lib bin ## Go benchmarks in a form that benchstat reads
+	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem ./ffi/... ./gohicache/...
+
+lint: ## go vet, staticcheck, gofmt, clang-format, clang-tidy (the last three where installed)
+	@tools/lint.sh
+
+install: lib ## Install header, library, pkg-config file and CMake package under PREFIX
+	$(CMAKE) --install $(BUILD) --prefix $(PREFIX)
+
+clean: ## Remove what was built
+	rm -rf build build-* bin out
