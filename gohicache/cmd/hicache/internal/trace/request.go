@@ -74,3 +74,14 @@ func RunsOf(ids []uint64) []Run {
 	}
 	return runs
 }
+
+// Source gives requests in arrival order: a Reader, or a generator.
+type Source interface {
+	// Next returns the next request, io.EOF after the last one.
+	Next() (*Request, error)
+	// BlockTokens is the size of a block; final once the first request has been read.
+	BlockTokens() int
+	// Fraction says how much has been read, 0 to 1.
+	Fraction() float64
+	Close() error
+}
