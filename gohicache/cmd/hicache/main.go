@@ -1,0 +1,19 @@
+// Command hicache replays request traces through a tiered KV cache, makes such traces, plans sizes and looks at the machine.
+package main
+
+import (
+	"os"
+
+	"github.com/hicache/hicache/gohicache/cmd/hicache/internal/cli"
+)
+
+const about = "hicache: a tiered KV-cache memory manager for LLM inference servers, at the command line."
+
+// commands is the one place where a command is added. A command lives in a file of its own.
+var commands = []cli.Command{
+	{Name: "gen", Summary: "write a built-in workload as a trace", Run: runGen, Options: func() *cli.Flags { return genFlags(&genOptions{}) }},
+}
+
+func main() {
+	os.Exit(cli.Dispatch(commands, about, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
