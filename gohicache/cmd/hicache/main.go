@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/hicache/hicache/gohicache/cmd/hicache/internal/cli"
+	"github.com/hicache/hicache/gohicache/internal/script"
 )
 
 const about = "hicache: a tiered KV-cache memory manager for LLM inference servers, at the command line."
@@ -12,6 +13,7 @@ const about = "hicache: a tiered KV-cache memory manager for LLM inference serve
 // commands is the one place where a command is added. A command lives in a file of its own.
 var commands = []cli.Command{
 	{Name: "gen", Summary: "write a built-in workload as a trace", Run: runGen, Options: func() *cli.Flags { return genFlags(&genOptions{}) }},
+	{Name: "script", Summary: "run scripts over an engine and a cache, or a prompt", Run: runScript, Options: func() *cli.Flags { return scriptFlags(&script.Options{}) }},
 }
 
 func main() {
