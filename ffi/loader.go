@@ -189,7 +189,7 @@ func load(c candidate) (*Library, Attempt) {
 	}
 	handle, err := dlopen(attempt.Path)
 	if err != nil {
-		attempt.Reason = err.Error()
+		attempt.Reason = strings.TrimPrefix(err.Error(), attempt.Path+": ")
 		return nil, attempt
 	}
 	lib := &Library{path: attempt.Path}

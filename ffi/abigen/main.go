@@ -24,6 +24,8 @@ var outputs = []output{
 	{"ffi/abi_gen.go", emitGo},
 	{"ffi/abi_purego_gen.go", emitPurego},
 	{"ffi/abi_cgo_gen.go", emitCgo},
+	{"bindings/rust/hicache-sys/src/bindings.rs", emitRust},
+	{"bindings/python/hicache/_abi.py", emitPython},
 }
 
 func main() {
