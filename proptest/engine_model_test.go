@@ -1,6 +1,10 @@
 package proptest
 
-import "math"
+import (
+	"cmp"
+	"math"
+	"slices"
+)
 
 // The naive model of one engine: maps, counted from scratch at every question. It knows nothing of holes, frontiers or moves; it knows
 // which pages exist, who holds them, what was last written under each name, and the packing formula that decides every take.
@@ -38,11 +42,11 @@ func newArenaModel(pageBytes []uint64, chain []int, totalBytes, sinkBytes uint64
 }
 
 // fits decides a take exactly: left to right over the chain, every pool is packed behind its neighbour and around the span of the
-// pages that cannot move. With ignorePins it asks what would fit if everything could.
+// pages that cannot move. With ignorePins it asks what would fit if everything could. A demand may be negative: so much is evicted.
 func (a *arenaModel) fits(demand []int, ignorePins bool) bool {
 	end := a.sinkBytes
 	for _, pool := range a.chain {
-		pages, low, high := uint64(demand[pool]), uint64(math.MaxUint64), uint64(0)
+		pages, low, high := demand[pool], uint64(math.MaxUint64), uint64(0)
 		count := func(entry *pageEntry) {
 			if entry.pool != pool {
 				return
@@ -65,7 +69,7 @@ func (a *arenaModel) fits(demand []int, ignorePins bool) bool {
 		if start > low {
 			return false
 		}
-		end = max(high, start+pages) * a.pageBytes[pool]
+		end = max(high, start+uint64(pages)) * a.pageBytes[pool]
 	}
 	return end <= a.totalBytes
 }
@@ -83,9 +87,9 @@ func (a *arenaModel) most(pool int) int {
 	}
 }
 
-// bind names a page that was taken now.
-func (a *arenaModel) bind(name pageName) *pageEntry {
-	entry := &pageEntry{pool: name.pool}
+// bind names a page that was taken now; known says that its content is.
+func (a *arenaModel) bind(name pageName, content uint64, known bool) *pageEntry {
+	entry := &pageEntry{pool: name.pool, content: content, known: known}
 	a.live[name] = entry
 	return entry
 }
@@ -115,6 +119,18 @@ func (a *arenaModel) unpin(entry *pageEntry) {
 	if entry.pins == 0 {
 		delete(a.nameless, entry)
 	}
+}
+
+// names lists the named pages of a pool that satisfy a condition, in order: a run must not depend on the order of a map.
+func (a *arenaModel) names(pool int, wanted func(*pageEntry) bool) []pageName {
+	var names []pageName
+	for name, entry := range a.live {
+		if name.pool == pool && (wanted == nil || wanted(entry)) {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b pageName) int { return cmp.Compare(a.id, b.id) })
+	return names
 }
 
 // pagesOf counts the pages in use of a pool: named, and nameless.
