@@ -316,7 +316,8 @@ type FaultOptions struct {
 	Enabled   uint32
 	reserved0 uint32
 	Seed      uint64
-	// The n-th transfer (from 1) fails; 0 none.
+	// The n-th transfer (from 1) fails; 0 none. An injected failure is a completion with status DEVICE and
+	// native_code EIO; it leaves its target partly written, its source intact, and does not poison the engine.
 	FailTransferN uint64
 	// Each transfer fails with this probability in parts per million.
 	FailPPM uint32
@@ -365,7 +366,8 @@ type abiOptions struct {
 	leaseMax uint32
 	// Open steps; 0 = 256.
 	stepMax uint32
-	// Page entries in all leases, reservations, tickets and open steps together; 0 = 4 × pages, at least 64 Ki.
+	// Page entries in all leases, reservations, tickets and open steps of a tier together; 0 = 2 × the pages that
+	// can be in use at once, at least 64 Ki.
 	heldPagesMax uint32
 	// HICACHE_SABOTAGE_*; 0.
 	sabotage Sabotage
@@ -395,11 +397,12 @@ type PoolInfo struct {
 	// Page-granular kernel id = physical page * scale + offset.
 	KernelPageScale  uint64
 	KernelPageOffset uint64
-	// Of layer index l in the envelope, and of token t: address = base + p * page_bytes
-	LayerStrideBytes uint64
-	// + l * layer_stride + t * token_stride (+ v_offset for V).
-	TokenStrideBytes uint64
-	VOffsetBytes     uint64
+	// K row of layer index l and token t in page p: arena_base + p * page_bytes + l * layer_stride + t * token_stride.
+	// V row: arena_base + p * page_bytes + l * layer_stride + v_offset + t * v_token_stride.
+	LayerStrideBytes  uint64
+	TokenStrideBytes  uint64
+	VOffsetBytes      uint64
+	VTokenStrideBytes uint64
 }
 
 type abiTake struct {
@@ -467,7 +470,7 @@ type abiTransfer struct {
 	// CUDA: the stream whose work so far the copy must follow (producer of a back-up; last reader of reused
 	// pages). 0 = the legacy default stream. Ignored by the CPU and null backends.
 	stream uint64
-	// Publish order: the ring reports this transfer after that one; 0 none.
+	// Publish order: the ring reports this transfer after that one; 0 none. A ticket that is over is fine.
 	after Ticket
 	// Returned in the completion.
 	user uint64
@@ -675,7 +678,7 @@ var layout = []layoutEntry{
 	{"hicache_options.held_pages_max", 104, unsafe.Offsetof(abiOptions{}.heldPagesMax)},
 	{"hicache_options.sabotage", 108, unsafe.Offsetof(abiOptions{}.sabotage)},
 	{"hicache_options.fault", 112, unsafe.Offsetof(abiOptions{}.fault)},
-	{"hicache_pool_info", 96, unsafe.Sizeof(PoolInfo{})},
+	{"hicache_pool_info", 104, unsafe.Sizeof(PoolInfo{})},
 	{"hicache_pool_info.struct_size", 0, unsafe.Offsetof(PoolInfo{}.structSize)},
 	{"hicache_pool_info.direction", 4, unsafe.Offsetof(PoolInfo{}.Direction)},
 	{"hicache_pool_info.arena_base", 8, unsafe.Offsetof(PoolInfo{}.ArenaBase)},
@@ -691,6 +694,7 @@ var layout = []layoutEntry{
 	{"hicache_pool_info.layer_stride_bytes", 72, unsafe.Offsetof(PoolInfo{}.LayerStrideBytes)},
 	{"hicache_pool_info.token_stride_bytes", 80, unsafe.Offsetof(PoolInfo{}.TokenStrideBytes)},
 	{"hicache_pool_info.v_offset_bytes", 88, unsafe.Offsetof(PoolInfo{}.VOffsetBytes)},
+	{"hicache_pool_info.v_token_stride_bytes", 96, unsafe.Offsetof(PoolInfo{}.VTokenStrideBytes)},
 	{"hicache_take", 16, unsafe.Sizeof(abiTake{})},
 	{"hicache_take.pool", 0, unsafe.Offsetof(abiTake{}.pool)},
 	{"hicache_take.page_count", 4, unsafe.Offsetof(abiTake{}.pageCount)},

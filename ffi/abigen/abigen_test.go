@@ -27,6 +27,7 @@ typedef struct hicache_engine hicache_engine_t;
 typedef struct hicache_take {
   uint32_t pool; // Which.
                  // Really.
+  // Both.
   uint64_t big_bytes, other_bytes;
   const hicache_vpage_t *vpages;
   char text[5];
@@ -52,7 +53,7 @@ func TestParse(t *testing.T) {
 			{Tag: "hicache_engine", Opaque: true},
 			{Tag: "hicache_take", Doc: []string{"A line.", "And more."}, Fields: []Field{
 				{Name: "pool", Type: "uint32_t", Doc: []string{"Which.", "Really."}},
-				{Name: "big_bytes", Type: "uint64_t"},
+				{Name: "big_bytes", Type: "uint64_t", Doc: []string{"Both."}},
 				{Name: "other_bytes", Type: "uint64_t"},
 				{Name: "vpages", Type: "const hicache_vpage_t *"},
 				{Name: "text", Type: "char", Array: 5},

@@ -164,8 +164,10 @@ func (p *parser) define(line string) error {
 
 func (p *parser) structure(tag string) error {
 	s := Struct{Tag: tag, Doc: p.takeDoc("")}
+	var above []string
 	for p.at < len(p.lines) {
-		line := strings.TrimSpace(p.next())
+		raw := p.next()
+		line := strings.TrimSpace(raw)
 		if m := structEnd.FindStringSubmatch(line); m != nil {
 			if m[1] != tag {
 				return fmt.Errorf("struct %s has the type name %s_t", tag, m[1])
@@ -176,11 +178,12 @@ func (p *parser) structure(tag string) error {
 			p.out.Structs = append(p.out.Structs, s)
 			return nil
 		}
-		if text, ok := strings.CutPrefix(line, "//"); ok { // The comment of the field above goes on.
-			if len(s.Fields) == 0 {
-				return fmt.Errorf("struct %s: a comment before the first field", tag)
+		if text, ok := strings.CutPrefix(line, "//"); ok {
+			if strings.HasPrefix(raw, "  //") || len(s.Fields) == 0 { // Of the field below.
+				above = append(above, strings.TrimSpace(text))
+				continue
 			}
-			last := &s.Fields[len(s.Fields)-1]
+			last := &s.Fields[len(s.Fields)-1] // The comment of the field above goes on.
 			last.Doc = append(last.Doc, strings.TrimSpace(text))
 			continue
 		}
@@ -188,6 +191,8 @@ func (p *parser) structure(tag string) error {
 		if err != nil {
 			return fmt.Errorf("struct %s: %w", tag, err)
 		}
+		fields[0].Doc = append(above, fields[0].Doc...)
+		above = nil
 		s.Fields = append(s.Fields, fields...)
 	}
 	return fmt.Errorf("struct %s has no end", tag)

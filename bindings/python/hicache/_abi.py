@@ -200,7 +200,8 @@ class hicache_fault_options_t(Structure):
         ("enabled", c_uint32),
         ("reserved0", c_uint32),
         ("seed", c_uint64),
-        # The n-th transfer (from 1) fails; 0 none.
+        # The n-th transfer (from 1) fails; 0 none. An injected failure is a completion with status DEVICE and
+        # native_code EIO; it leaves its target partly written, its source intact, and does not poison the engine.
         ("fail_transfer_n", c_uint64),
         # Each transfer fails with this probability in parts per million.
         ("fail_ppm", c_uint32),
@@ -251,7 +252,8 @@ class hicache_options_t(Structure):
         ("lease_max", c_uint32),
         # Open steps; 0 = 256.
         ("step_max", c_uint32),
-        # Page entries in all leases, reservations, tickets and open steps together; 0 = 4 × pages, at least 64 Ki.
+        # Page entries in all leases, reservations, tickets and open steps of a tier together; 0 = 2 × the pages that
+        # can be in use at once, at least 64 Ki.
         ("held_pages_max", c_uint32),
         # HICACHE_SABOTAGE_*; 0.
         ("sabotage", c_uint32),
@@ -284,11 +286,12 @@ class hicache_pool_info_t(Structure):
         # Page-granular kernel id = physical page * scale + offset.
         ("kernel_page_scale", c_uint64),
         ("kernel_page_offset", c_uint64),
-        # Of layer index l in the envelope, and of token t: address = base + p * page_bytes
+        # K row of layer index l and token t in page p: arena_base + p * page_bytes + l * layer_stride + t * token_stride.
+        # V row: arena_base + p * page_bytes + l * layer_stride + v_offset + t * v_token_stride.
         ("layer_stride_bytes", c_uint64),
-        # + l * layer_stride + t * token_stride (+ v_offset for V).
         ("token_stride_bytes", c_uint64),
         ("v_offset_bytes", c_uint64),
+        ("v_token_stride_bytes", c_uint64),
     ]
 
     def __init__(self, **fields):
@@ -369,7 +372,7 @@ class hicache_transfer_t(Structure):
         # CUDA: the stream whose work so far the copy must follow (producer of a back-up; last reader of reused
         # pages). 0 = the legacy default stream. Ignored by the CPU and null backends.
         ("stream", c_uint64),
-        # Publish order: the ring reports this transfer after that one; 0 none.
+        # Publish order: the ring reports this transfer after that one; 0 none. A ticket that is over is fine.
         ("after", c_uint64),
         # Returned in the completion.
         ("user", c_uint64),
@@ -595,7 +598,7 @@ LAYOUT = {
     "hicache_options.held_pages_max": 104,
     "hicache_options.sabotage": 108,
     "hicache_options.fault": 112,
-    "hicache_pool_info": 96,
+    "hicache_pool_info": 104,
     "hicache_pool_info.struct_size": 0,
     "hicache_pool_info.direction": 4,
     "hicache_pool_info.arena_base": 8,
@@ -611,6 +614,7 @@ LAYOUT = {
     "hicache_pool_info.layer_stride_bytes": 72,
     "hicache_pool_info.token_stride_bytes": 80,
     "hicache_pool_info.v_offset_bytes": 88,
+    "hicache_pool_info.v_token_stride_bytes": 96,
     "hicache_take": 16,
     "hicache_take.pool": 0,
     "hicache_take.page_count": 4,

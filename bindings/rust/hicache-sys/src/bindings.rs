@@ -216,7 +216,8 @@ pub struct hicache_fault_options_t {
     pub enabled: u32,
     pub reserved0: u32,
     pub seed: u64,
-    /// The n-th transfer (from 1) fails; 0 none.
+    /// The n-th transfer (from 1) fails; 0 none. An injected failure is a completion with status DEVICE and
+    /// native_code EIO; it leaves its target partly written, its source intact, and does not poison the engine.
     pub fail_transfer_n: u64,
     /// Each transfer fails with this probability in parts per million.
     pub fail_ppm: u32,
@@ -275,7 +276,8 @@ pub struct hicache_options_t {
     pub lease_max: u32,
     /// Open steps; 0 = 256.
     pub step_max: u32,
-    /// Page entries in all leases, reservations, tickets and open steps together; 0 = 4 × pages, at least 64 Ki.
+    /// Page entries in all leases, reservations, tickets and open steps of a tier together; 0 = 2 × the pages that
+    /// can be in use at once, at least 64 Ki.
     pub held_pages_max: u32,
     /// HICACHE_SABOTAGE_*; 0.
     pub sabotage: u32,
@@ -315,11 +317,12 @@ pub struct hicache_pool_info_t {
     /// Page-granular kernel id = physical page * scale + offset.
     pub kernel_page_scale: u64,
     pub kernel_page_offset: u64,
-    /// Of layer index l in the envelope, and of token t: address = base + p * page_bytes
+    /// K row of layer index l and token t in page p: arena_base + p * page_bytes + l * layer_stride + t * token_stride.
+    /// V row: arena_base + p * page_bytes + l * layer_stride + v_offset + t * v_token_stride.
     pub layer_stride_bytes: u64,
-    /// + l * layer_stride + t * token_stride (+ v_offset for V).
     pub token_stride_bytes: u64,
     pub v_offset_bytes: u64,
+    pub v_token_stride_bytes: u64,
 }
 
 impl Default for hicache_pool_info_t {
@@ -447,7 +450,7 @@ pub struct hicache_transfer_t {
     /// CUDA: the stream whose work so far the copy must follow (producer of a back-up; last reader of reused
     /// pages). 0 = the legacy default stream. Ignored by the CPU and null backends.
     pub stream: u64,
-    /// Publish order: the ring reports this transfer after that one; 0 none.
+    /// Publish order: the ring reports this transfer after that one; 0 none. A ticket that is over is fine.
     pub after: hicache_ticket_t,
     /// Returned in the completion.
     pub user: u64,
@@ -748,7 +751,7 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_options.held_pages_max", 104, offset_of!(hicache_options_t, held_pages_max)),
     ("hicache_options.sabotage", 108, offset_of!(hicache_options_t, sabotage)),
     ("hicache_options.fault", 112, offset_of!(hicache_options_t, fault)),
-    ("hicache_pool_info", 96, size_of::<hicache_pool_info_t>()),
+    ("hicache_pool_info", 104, size_of::<hicache_pool_info_t>()),
     ("hicache_pool_info.struct_size", 0, offset_of!(hicache_pool_info_t, struct_size)),
     ("hicache_pool_info.direction", 4, offset_of!(hicache_pool_info_t, direction)),
     ("hicache_pool_info.arena_base", 8, offset_of!(hicache_pool_info_t, arena_base)),
@@ -764,6 +767,7 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_pool_info.layer_stride_bytes", 72, offset_of!(hicache_pool_info_t, layer_stride_bytes)),
     ("hicache_pool_info.token_stride_bytes", 80, offset_of!(hicache_pool_info_t, token_stride_bytes)),
     ("hicache_pool_info.v_offset_bytes", 88, offset_of!(hicache_pool_info_t, v_offset_bytes)),
+    ("hicache_pool_info.v_token_stride_bytes", 96, offset_of!(hicache_pool_info_t, v_token_stride_bytes)),
     ("hicache_take", 16, size_of::<hicache_take_t>()),
     ("hicache_take.pool", 0, offset_of!(hicache_take_t, pool)),
     ("hicache_take.page_count", 4, offset_of!(hicache_take_t, page_count)),
@@ -925,12 +929,14 @@ pub struct Api {
     /// still move. Every page in `copies` and `binds` takes a page of the reservation: an owner page must be one of its virtual ids, an SWA
     /// page any allocated virtual page (of this reservation or before) without a window page. Pages of the reservation that are not
     /// mentioned are given back. Consumes the reservation on success only. The ticket pins each device and host page it touches until the
-    /// ring has its completion. A failed transfer leaves the pages bound with undefined content: the caller frees them.
+    /// completion has been read. A failed transfer leaves the pages bound with undefined content: the caller frees them.
     /// *ticket_out is 0 if there was nothing to copy. Cost on the caller: O(copies) table work; the copies run behind.
-    /// Errors: STALE_ID, NOT_MAPPED, INVALID_ARGUMENT (a page twice, an SWA page that has a window page, more pages than reserved), LIMIT.
+    /// Errors: STALE_ID, NOT_MAPPED, INVALID_ARGUMENT (a page twice, an SWA page that has a window page, more pages than reserved), BUSY (a
+    /// host page that a back-up is still writing: its completion has not been read), LIMIT.
     pub hicache_load: unsafe extern "C" fn(engine: *mut hicache_engine_t, transfer: *const hicache_transfer_t, ticket_out: *mut hicache_ticket_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Queues device-to-host copies of bound pages into host pages that the caller has taken. The source stays as it is, also when the copy
-    /// fails. A page freed meanwhile keeps its bytes until the copy has read them. Errors: NOT_MAPPED, STALE_ID, INVALID_ARGUMENT, LIMIT.
+    /// fails. A page freed meanwhile keeps its bytes until the copy has read them. Errors: NOT_MAPPED, STALE_ID, INVALID_ARGUMENT (a host page
+    /// twice), BUSY (a page of either tier that another ticket is still writing), LIMIT.
     pub hicache_back_up: unsafe extern "C" fn(engine: *mut hicache_engine_t, transfer: *const hicache_transfer_t, ticket_out: *mut hicache_ticket_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Makes `stream` wait until global layer `layer` of the ticket's pages has arrived. CPU and null backends: blocks the caller instead.
     /// A layer that no pool of the transfer serves is complete at once, and so is every layer of a ticket that has ended well. A transfer
@@ -996,7 +1002,8 @@ pub struct Api {
     /// Fault injection: runs up to `count` held or waiting transfers (one layer group each if `layers`), in seeded order; *ran_out says
     /// how many steps ran. UNSUPPORTED if the engine was opened without.
     pub hicache_fault_run: unsafe extern "C" fn(engine: *mut hicache_engine_t, count: u32, layers: u32, ran_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t,
-    /// Holds (1) or releases (0) transfers submitted from now on; fail_next makes the next `fail_next` transfers fail.
+    /// Holds transfers submitted from now on (1), or holds no more and releases those that are held (0); fail_next makes the next `fail_next`
+    /// transfers fail.
     pub hicache_fault_hold: unsafe extern "C" fn(engine: *mut hicache_engine_t, hold: u32, fail_next: u32, error: *mut hicache_error_t) -> hicache_status_t,
     /// Sizes and offsets as this library was compiled, for binding tests: entry i is "struct.field" (or "struct" for its size). Returns
     /// the number of entries; name_out and value_out may be NULL.
