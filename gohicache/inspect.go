@@ -1,0 +1,141 @@
+package hicache
+
+import (
+	"github.com/hicache/hicache/ffi/ids"
+)
+
+// PoolInfo is where a pool's pages are. In the envelope of a page, the K row of layer index l (into Layers) and token t begins at
+// l·LayerStrideBytes + t·TokenStrideBytes, and its V row at l·LayerStrideBytes + VOffsetBytes + t·VTokenStrideBytes. The envelope of the page
+// with physical number p begins at byte p·PageBytes of the arena.
+type PoolInfo struct {
+	Name              string
+	Role              Role
+	Layers            []int
+	WindowTokens      int
+	PageTokens        int
+	PageBytes         uint64
+	KRowBytes         uint64
+	VRowBytes         uint64
+	LayerStrideBytes  uint64
+	TokenStrideBytes  uint64
+	VTokenStrideBytes uint64
+	VOffsetBytes      uint64
+	FirstPage         int // Device pages below are the sink.
+	PageCount         int // Of the device arena.
+	HostPageCount     int // Of the host arena; 0 without.
+	KernelScale       uint64
+	KernelOffset      uint64
+}
+
+// Pools describes the pools, in the order of Options.Pools; that index is the pool's number everywhere in this package.
+func (c *Cache) Pools() []PoolInfo { return c.pools }
+
+// PoolIndex is the number of the pool of that name, -1 if there is none.
+func (c *Cache) PoolIndex(name string) int {
+	for i := range c.pools {
+		if c.pools[i].Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// PageBytes is the memory of a device page by its kernel id, on the CPU device: for simulated forwards and checks. Valid, and allowed,
+// only under a lease or in an open step that holds the page. nil on other devices and for ids outside the pool.
+func (c *Cache) PageBytes(pool int, id ids.KernelID) []byte {
+	return c.core.PageBytes(pool, c.PhysicalPage(pool, id))
+}
+
+// ReadTags reads the tags of device pages by kernel id, on the Null device; WriteTags writes them. The pages must be held as for PageBytes.
+// One border crossing.
+func (c *Cache) ReadTags(pool int, pages []ids.KernelID, tags []uint64) error {
+	return c.publicErrorOrNil("tags", c.core.Tags(pool, pages, tags, false))
+}
+
+// WriteTags is the counterpart of ReadTags.
+func (c *Cache) WriteTags(pool int, pages []ids.KernelID, tags []uint64) error {
+	return c.publicErrorOrNil("tags", c.core.Tags(pool, pages, tags, true))
+}
+
+// DevicePlaces are the places of pages on the device now, ids.NoPhysicalPage where a name has none. Without a lease the answer may be old
+// when it returns. For checks and reports.
+func (c *Cache) DevicePlaces(pool int, pages []ids.VirtualPage) ([]ids.PhysicalPage, error) {
+	p, err := c.core.DevicePlaces(pool, pages)
+	return p, c.publicErrorOrNil("inspect", err)
+}
+
+// HostPlaces are the places of host pages now, ids.NoPhysicalPage where a name has none.
+func (c *Cache) HostPlaces(pool int, pages []ids.HostPage) ([]ids.PhysicalPage, error) {
+	p, err := c.core.HostPlaces(pool, pages)
+	return p, c.publicErrorOrNil("inspect", err)
+}
+
+// PageState is what the page map says of one place.
+type PageState uint8
+
+const (
+	PageGap PageState = iota
+	PageSink
+	PageLive
+	PageHole
+	PageReserved
+	PageQuarantined
+	// PagePinned is a flag on PageLive, PageReserved and PageQuarantined.
+	PagePinned PageState = 0x80
+)
+
+// Map is one byte a physical page of a pool on a tier. O(pages): for reports.
+func (c *Cache) Map(tier Tier, pool int) ([]PageState, error) {
+	raw, err := c.core.Map(tier == TierHost, pool)
+	if err != nil {
+		return nil, c.publicError("map", err)
+	}
+	states := make([]PageState, len(raw))
+	for i, s := range raw {
+		states[i] = PageState(s)
+	}
+	return states, nil
+}
+
+// PoolStats are the gauges of a pool on the device or the host.
+func (c *Cache) PoolStats(tier Tier, pool int) (PoolStats, error) {
+	s, err := c.core.PoolStats(tier == TierHost, pool)
+	return s, c.publicErrorOrNil("stats", err)
+}
+
+// Verify recomputes every invariant of the engine, of the tree and between them from scratch. nil is healthy; else an ErrInternal whose message
+// lists what is wrong. It stops the cache for O(pages): for tests and diagnosis.
+func (c *Cache) Verify() error { return c.publicErrorOrNil("verify", c.core.Verify()) }
+
+// Drive runs up to count copies that fault injection holds, in seeded order, and reads their completions; it returns how many ran. By layers,
+// a step is one layer group of a copy. ErrUnsupported without Options.Faults.
+func (c *Cache) Drive(count int, layers bool) (int, error) {
+	n, err := c.core.Drive(count, layers)
+	return n, c.publicErrorOrNil("drive", err)
+}
+
+// HoldTransfers makes copies submitted from now on wait for Drive (or, false, not any more); failNext makes the next so many fail.
+func (c *Cache) HoldTransfers(hold bool, failNext int) error {
+	return c.publicErrorOrNil("hold", c.core.HoldTransfers(hold, failNext))
+}
+
+// PhysicalPage is the place behind a page-granular kernel id.
+func (c *Cache) PhysicalPage(pool int, id ids.KernelID) ids.PhysicalPage {
+	p := &c.pools[pool]
+	return ids.PhysicalPage((uint64(uint32(id)) - p.KernelOffset) / p.KernelScale)
+}
+
+// IsSink reports whether a page-granular kernel id is the sink's: the page has no page in that pool.
+func (c *Cache) IsSink(pool int, id ids.KernelID) bool {
+	return int(c.PhysicalPage(pool, id)) < c.pools[pool].FirstPage
+}
+
+// Evict gives up pages of one pool on the device or the host in the order of policy, without a shortage: for tests, and for servers that
+// know what is coming. It returns how many pages of the pool and with them went, or go once they are backed up.
+func (c *Cache) Evict(tier Tier, pool, pages int) (int, error) {
+	if tier != TierDevice && tier != TierHost {
+		return 0, &Error{Op: "evict", Err: ErrInvalid, Message: "Tier must be device or host"}
+	}
+	n, err := c.core.Evict(tier == TierHost, pool, pages)
+	return n, c.publicErrorOrNil("evict", err)
+}

@@ -1,0 +1,187 @@
+package lifecycle
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/hicache/hicache/ffi"
+	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/metrics"
+)
+
+func tierOf(host bool) ffi.Tier {
+	if host {
+		return ffi.TierHost
+	}
+	return ffi.TierDevice
+}
+
+// DeviceInfo and HostInfo are the engine's description of a pool on a tier; HostInfo is zero without a host arena.
+func (c *Core) DeviceInfo(pool int) ffi.PoolInfo { return c.device[pool] }
+
+// HostInfo is DeviceInfo for the host arena.
+func (c *Core) HostInfo(pool int) ffi.PoolInfo {
+	if c.host == nil {
+		return ffi.PoolInfo{}
+	}
+	return c.host[pool]
+}
+
+// Compact packs pages within the budget.
+func (c *Core) Compact(host bool, pages uint32, bytes uint64) (ffi.CompactResult, error) {
+	if err := c.check(); err != nil {
+		return ffi.CompactResult{}, err
+	}
+	c.pump(0)
+	c.drainOrphans()
+	if host && c.host == nil {
+		return ffi.CompactResult{}, nil
+	}
+	r, err := c.eng.Compact(&ffi.CompactBudget{Tier: tierOf(host), Pool: ffi.NoPool, PagesMax: pages, BytesMax: bytes})
+	return r, fromEngine(err)
+}
+
+// PageBytes is the memory of a device page of the CPU backend; nil where there is none.
+func (c *Core) PageBytes(pool int, page ids.PhysicalPage) []byte {
+	if pool < 0 || pool >= len(c.device) || uint32(page) >= c.device[pool].PageCount {
+		return nil
+	}
+	b, err := c.eng.DevicePage(uint32(pool), page)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// Tags reads or writes tags of the null backend.
+func (c *Core) Tags(pool int, pages []ids.KernelID, tags []uint64, write bool) error {
+	return fromEngine(c.eng.DeviceTags(uint32(pool), pages, tags, write))
+}
+
+// DevicePlaces are the places of device pages now.
+func (c *Core) DevicePlaces(pool int, pages []ids.VirtualPage) ([]ids.PhysicalPage, error) {
+	out := make([]ids.PhysicalPage, len(pages))
+	return out, fromEngine(c.eng.Inspect(uint32(pool), pages, out))
+}
+
+// HostPlaces are the places of host pages now.
+func (c *Core) HostPlaces(pool int, pages []ids.HostPage) ([]ids.PhysicalPage, error) {
+	out := make([]ids.PhysicalPage, len(pages))
+	return out, fromEngine(c.eng.HostInspect(uint32(pool), pages, out))
+}
+
+// Map is the state of every place of a pool.
+func (c *Core) Map(host bool, pool int) ([]byte, error) {
+	if pool < 0 || pool >= len(c.device) {
+		return nil, fail(KindInvalid, "pool %d of %d", pool, len(c.device))
+	}
+	n := c.device[pool].PageCount
+	if host {
+		n = c.HostInfo(pool).PageCount
+	}
+	states := make([]ffi.PageState, n)
+	if n > 0 {
+		if err := c.eng.Map(tierOf(host), uint32(pool), 0, states); err != nil {
+			return nil, fromEngine(err)
+		}
+	}
+	out := make([]byte, n)
+	for i, s := range states {
+		out[i] = byte(s)
+	}
+	return out, nil
+}
+
+// PoolStats are the gauges of one pool on one tier.
+func (c *Core) PoolStats(host bool, pool int) (metrics.PoolStats, error) {
+	if host && c.host == nil {
+		return metrics.PoolStats{}, nil
+	}
+	s, err := c.eng.PoolStats(tierOf(host), uint32(pool))
+	if err != nil {
+		return metrics.PoolStats{}, fromEngine(err)
+	}
+	room, err := c.eng.Capacity(tierOf(host), uint32(pool))
+	if err != nil {
+		return metrics.PoolStats{}, fromEngine(err)
+	}
+	n := c.tree.Counts(pool)
+	out := metrics.PoolStats{Live: s.LivePages, Holes: s.HolePages, Reserved: s.ReservedPages, Quarantined: s.QuarantinedPages, Pinned: s.PinnedPages,
+		SpanLow: s.SpanLow, SpanHigh: s.SpanHigh, GapLowBytes: s.GapLowBytes, GapHighBytes: s.GapHighBytes, FreeVirtualPages: s.FreeVirtualPages,
+		Available: room.AvailablePages, Schedulable: room.SchedulablePages, Cached: uint64(n.Device), Evictable: uint64(n.DeviceEvictable)}
+	if host {
+		out.Cached, out.Evictable = uint64(n.Host), uint64(n.HostEvictable)
+	}
+	return out, nil
+}
+
+// Verify checks the engine, the tree, and that each page has exactly one owner.
+func (c *Core) Verify() error {
+	if c.closed.Load() {
+		return errClosed()
+	}
+	c.pump(0)
+	c.plan.Lock()
+	defer c.plan.Unlock()
+	var wrong []string
+	if report, err := c.eng.Verify(); err != nil {
+		wrong = append(wrong, fmt.Sprintf("engine: %v\n%s", err, report))
+	}
+	for _, line := range c.tree.Verify() {
+		wrong = append(wrong, "tree: "+line)
+	}
+	wrong = append(wrong, c.verifyOwnership()...)
+	if len(wrong) > 0 {
+		return fail(KindInternal, "%s", strings.Join(wrong, "\n"))
+	}
+	return nil
+}
+
+// verifyOwnership checks that the engine has no fewer live pages than the tree names, and exactly as many when nobody holds any and
+// nothing is in flight: a page too many is a leak.
+func (c *Core) verifyOwnership() (wrong []string) {
+	c.holds.mu.Lock()
+	held := len(c.holds.m)
+	c.holds.mu.Unlock()
+	idle := held == 0 && c.ops.count() == 0 && c.count.pins.Load() == 0 && (c.storage == nil || c.storage.idle())
+	for p := range c.cfg.Pools {
+		n := c.tree.Counts(p)
+		for _, tier := range []struct {
+			name string
+			host bool
+			tree int
+		}{{"device", false, n.Device}, {"host", true, n.Host}} {
+			if tier.host && c.host == nil {
+				continue
+			}
+			s, err := c.eng.PoolStats(tierOf(tier.host), uint32(p))
+			if err != nil {
+				wrong = append(wrong, err.Error())
+				continue
+			}
+			if live := int(s.LivePages); live < tier.tree || idle && live != tier.tree {
+				wrong = append(wrong, fmt.Sprintf("ownership: pool %s has %d live %s pages, the tree names %d (idle %v)",
+					c.cfg.Pools[p].Name, live, tier.name, tier.tree, idle))
+			}
+		}
+	}
+	return wrong
+}
+
+// Drive runs held copies of fault injection and reads completions.
+func (c *Core) Drive(count int, layers bool) (int, error) {
+	if c.cfg.Fault == nil {
+		return 0, fail(KindUnsupported, "Drive without Faults: copies run by themselves")
+	}
+	n, err := c.eng.FaultRun(uint32(max(count, 0)), layers)
+	c.pump(0)
+	return n, fromEngine(err)
+}
+
+// HoldTransfers holds or releases copies, and makes the next ones fail.
+func (c *Core) HoldTransfers(hold bool, failNext int) error {
+	if c.cfg.Fault == nil {
+		return fail(KindUnsupported, "HoldTransfers without Faults")
+	}
+	return fromEngine(c.eng.FaultHold(hold, uint32(max(failNext, 0))))
+}

@@ -1,0 +1,95 @@
+package lifecycle
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+
+	"github.com/hicache/hicache/gohicache/internal/radix"
+	"github.com/hicache/hicache/gohicache/storage"
+)
+
+// keyFormat changes when the meaning of stored bytes does.
+const keyFormat = 1
+
+// keychain makes storage keys: a page's key names every token up to the page's end, the namespace, the model, and how its bytes lie.
+type keychain struct {
+	digest [][sha256.Size]byte // by pool
+}
+
+// newKeychain digests what, besides the tokens, decides about a page's bytes.
+func newKeychain(cfg *Config) *keychain {
+	k := &keychain{digest: make([][sha256.Size]byte, len(cfg.Pools))}
+	for i, p := range cfg.Pools {
+		var b []byte
+		text := func(s string) {
+			b = binary.LittleEndian.AppendUint64(b, uint64(len(s)))
+			b = append(b, s...)
+		}
+		number := func(v uint64) { b = binary.LittleEndian.AppendUint64(b, v) }
+		text("hicache page")
+		number(keyFormat)
+		text(cfg.KeyFields.Model)
+		text(cfg.KeyFields.DType)
+		number(uint64(cfg.KeyFields.Rank))
+		number(uint64(cfg.KeyFields.Ranks))
+		number(uint64(cfg.PageTokens))
+		text(p.Name)
+		number(uint64(p.Role))
+		number(uint64(p.Layout))
+		number(p.KRowBytes)
+		number(p.VRowBytes)
+		number(p.PageBytes)
+		number(uint64(len(p.Layers)))
+		for _, l := range p.Layers {
+			number(uint64(l))
+		}
+		k.digest[i] = sha256.Sum256(b)
+	}
+	return k
+}
+
+// key is the key of the page with that chain hash in a pool.
+func (k *keychain) key(pool int, hash radix.Hash) storage.Key {
+	var b [2 * sha256.Size]byte
+	copy(b[:], hash[:])
+	copy(b[sha256.Size:], k.digest[pool][:])
+	return sha256.Sum256(b[:])
+}
+
+// pageHashes appends the chain hashes of the whole pages of tokens: SHA-256 over the previous page's hash and the page's tokens.
+func pageHashes(ns radix.Namespace, tokens []uint32, pageTokens int, dst []radix.Hash) []radix.Hash {
+	prior, chained := namespaceSeed(ns)
+	buf := make([]byte, 0, sha256.Size+4*pageTokens)
+	for len(tokens) >= pageTokens {
+		buf = buf[:0]
+		if chained {
+			buf = append(buf, prior[:]...)
+		}
+		for _, t := range tokens[:pageTokens] {
+			buf = binary.LittleEndian.AppendUint32(buf, t)
+		}
+		prior, chained = sha256.Sum256(buf), true
+		dst = append(dst, prior)
+		tokens = tokens[pageTokens:]
+	}
+	return dst
+}
+
+// namespaceSeed is what the chain of a namespace starts from; false for the default namespace. The domain string is the one that published
+// engines use, so that their keys and ours name the same thing.
+func namespaceSeed(ns radix.Namespace) (radix.Hash, bool) {
+	if ns == (radix.Namespace{}) {
+		return radix.Hash{}, false
+	}
+	buf := []byte("sglang-cache-namespace-v1")
+	for _, part := range []radix.Label{ns.LoRA, ns.Salt} {
+		if !part.Set {
+			buf = append(buf, 0)
+			continue
+		}
+		buf = append(buf, 1)
+		buf = binary.LittleEndian.AppendUint64(buf, uint64(len(part.Text)))
+		buf = append(buf, part.Text...)
+	}
+	return sha256.Sum256(buf), true
+}

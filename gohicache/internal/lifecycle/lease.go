@@ -1,0 +1,100 @@
+package lifecycle
+
+import (
+	"sync/atomic"
+
+	"github.com/hicache/hicache/ffi"
+	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/radix"
+)
+
+// Lease keeps a request's pages where they are.
+type Lease struct {
+	*hold
+	lease    ffi.Lease
+	released atomic.Bool
+	kernel   [][]ids.KernelID // by pool, made when first asked for
+	hosts    [][]ids.HostPage // by pool: what the load read
+}
+
+// Tokens is the number of tokens that there are pages for.
+func (l *Lease) Tokens() int { return l.tokens }
+
+// VirtualPages are the FULL pages in order.
+func (l *Lease) VirtualPages() []ids.VirtualPage { return l.pages }
+
+// KernelIDs are the page-granular kernel ids of one pool.
+func (l *Lease) KernelIDs(pool int) ([]ids.KernelID, error) {
+	if pool < 0 || pool >= len(l.c.cfg.Pools) {
+		return nil, fail(KindInvalid, "pool %d of %d", pool, len(l.c.cfg.Pools))
+	}
+	if l.released.Load() {
+		return nil, fail(KindStale, "the lease was released")
+	}
+	if l.kernel == nil {
+		l.kernel = make([][]ids.KernelID, len(l.c.cfg.Pools))
+	}
+	if l.kernel[pool] != nil {
+		return l.kernel[pool], nil
+	}
+	pages := l.pages
+	if l.c.cfg.Pools[pool].Role != radix.Full {
+		pages = l.table(pool, make([]ids.VirtualPage, 0, len(l.pages)))
+	}
+	out := make([]ids.KernelID, len(pages))
+	if _, err := l.c.eng.KernelIDs(ffi.Holder(l.lease), uint32(pool), ffi.GranularityPage, pages, out); err != nil {
+		return nil, fromEngine(err)
+	}
+	l.kernel[pool] = out
+	return out, nil
+}
+
+// StateSource is the kernel id of the checkpoint that the prefix ends with, in a STATE pool; false if the state starts anew.
+func (l *Lease) StateSource(pool int) (ids.KernelID, bool) {
+	if l.released.Load() || pool >= len(l.source) || l.source[pool] == ids.NoVirtualPage {
+		return 0, false
+	}
+	out := make([]ids.KernelID, 1)
+	if _, err := l.c.eng.KernelIDs(ffi.Holder(l.lease), uint32(pool), ffi.GranularityPage, l.source[pool:pool+1], out); err != nil {
+		return 0, false
+	}
+	return out[0], true
+}
+
+// SetCheckpoint says how many tokens the own state page stands for.
+func (l *Lease) SetCheckpoint(tokens int) { l.checkpoint = tokens }
+
+// HostPages are the host pages that the load read, by position.
+func (l *Lease) HostPages(pool int) []ids.HostPage {
+	if pool < 0 || pool >= len(l.hosts) {
+		return nil
+	}
+	return l.hosts[pool]
+}
+
+// Release ends the lease; again is a no-op.
+func (l *Lease) Release() {
+	if l.released.Swap(true) {
+		return
+	}
+	l.c.holds.remove(l)
+	l.c.bug("lease release", l.c.eng.LeaseRelease(l.lease))
+	l.giveUp()
+}
+
+// Insert publishes a lease's pages.
+func (c *Core) Insert(l *Lease, tokens []uint32) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	if l.released.Load() {
+		return fail(KindStale, "the lease was released")
+	}
+	if len(tokens) < l.Prefix() || len(tokens) > l.tokens {
+		return fail(KindInvalid, "%d tokens; the lease has a prefix of %d and room for %d", len(tokens), l.Prefix(), l.tokens)
+	}
+	c.pump(0)
+	c.plan.Lock()
+	defer c.plan.Unlock()
+	return l.publish(tokens, len(tokens))
+}

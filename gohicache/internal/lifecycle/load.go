@@ -1,0 +1,414 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hicache/hicache/ffi"
+	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/radix"
+)
+
+// LoadRequest are the options of a load.
+type LoadRequest struct {
+	Tokens         int
+	Stream         uint64
+	Wait           bool
+	WindowTailOnly bool
+	NoStorage      bool
+}
+
+// Load makes a match resident, takes pages for the new tokens and leases all of it.
+func (c *Core) Load(ctx context.Context, m *Match, request LoadRequest) (*Lease, error) {
+	h, err := c.load(ctx, m, &request)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lease{hold: h}
+	if l.lease, err = c.eng.LeaseAcquire(h.appendHeld(nil)); err != nil {
+		h.giveUp()
+		return nil, fromEngine(err)
+	}
+	c.holds.add(l, h.describe("lease"))
+	return l, nil
+}
+
+// load is Load without the lease.
+func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest) (*hold, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	a, err := m.acquire()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { a.release() }()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	c.pump(0)
+	if c.storage != nil && !request.NoStorage {
+		a = c.storage.prefetch(ctx, m, a)
+	}
+	var h *hold
+	err = c.withRoom(ctx, request.Wait, func() (err error) {
+		h, err = c.tryLoad(a, m, request)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.count.loads.Add(1)
+	c.count.hitDevice.Add(uint64(h.hitDevice))
+	c.count.hitHost.Add(uint64(h.hitHost))
+	c.count.hitStorage.Add(uint64(h.hitStorage))
+	return h, nil
+}
+
+// retryAfter is what a try returns when room is on its way: the operations whose end brings it.
+type retryAfter struct{ ops []*operation }
+
+func (*retryAfter) Error() string { return "room is on its way" }
+
+// withRoom runs try until it succeeds, fails for another reason than room, or waiting is over. Callers that wait take turns in order.
+func (c *Core) withRoom(ctx context.Context, wait bool, try func() error) error {
+	waiting := false
+	defer func() {
+		if waiting {
+			<-c.turn
+		}
+	}()
+	for {
+		change := c.room.wait() // before the try: what is freed after it is not missed
+		err := try()
+		var later *retryAfter
+		if errors.As(err, &later) {
+			for _, op := range later.ops {
+				if err := c.await(ctx, op); ctx.Err() != nil {
+					return err
+				}
+			}
+			continue
+		}
+		var e *Error
+		if err == nil || !errors.As(err, &e) || e.Kind != KindNoCapacity {
+			return err
+		}
+		if !wait {
+			c.count.noCapacity.Add(1)
+			return err
+		}
+		if !waiting {
+			c.count.capacityWait.Add(1)
+			select {
+			case c.turn <- struct{}{}:
+				waiting = true
+				continue // the queue may have lasted
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if c.nothingHeld() {
+			e.Kind = KindInfeasible
+			return e
+		}
+		if err := c.waitChange(ctx, change); err != nil {
+			return err
+		}
+	}
+}
+
+// nothingHeld reports whether no release and no completion can ever give room: only the caller's own pin is left.
+func (c *Core) nothingHeld() bool {
+	c.holds.mu.Lock()
+	held := len(c.holds.m)
+	c.holds.mu.Unlock()
+	return held == 0 && c.ops.count() == 0 && c.count.pins.Load() <= 1
+}
+
+func (c *Core) waitChange(ctx context.Context, change <-chan struct{}) error {
+	if c.cfg.Fault != nil && c.pump(pumpTimeout) > 0 {
+		return nil
+	}
+	timeout := time.NewTimer(changeTimeout)
+	defer timeout.Stop()
+	select {
+	case <-change:
+	case <-timeout.C: // pages leave quarantine without a word
+	case <-c.background.Done():
+		return errClosed()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return c.check()
+}
+
+const changeTimeout = 10 * time.Millisecond
+
+// demand is what one load takes, by pool, and how its copies and binds are made.
+type demand struct {
+	usable     int // pages of the prefix that are used
+	loadFull   int
+	newPages   int
+	windowFrom []int
+	takes      []ffi.Take
+}
+
+// tryLoad plans and carries out a load under the plan lock: everything is taken and queued, or nothing is.
+func (c *Core) tryLoad(a *answer, m *Match, request *LoadRequest) (*hold, error) {
+	c.plan.Lock()
+	defer c.plan.Unlock()
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	c.tree.Refresh(&a.m)
+	d, err := c.demandOf(&a.m, m, request)
+	if err != nil {
+		return nil, err
+	}
+	h := c.newHold(&a.m, m, request, d)
+	if err := c.takeAndLoad(&a.m, h, d); err != nil {
+		return nil, err
+	}
+	h.path = a.path.retain()
+	h.joins(&a.m)
+	c.splitHit(h, a, d)
+	return h, nil
+}
+
+// demandOf computes what a load for the match takes.
+func (c *Core) demandOf(r *radix.Match, m *Match, request *LoadRequest) (*demand, error) {
+	tokens := request.Tokens
+	if tokens == 0 {
+		tokens = len(m.tokens)
+	}
+	d := &c.scratch.demand
+	d.usable, d.loadFull = r.Usable, len(r.LoadFull)
+	if gain := (r.Usable - r.Ready) * c.cfg.PageTokens; gain > 0 && gain < c.cfg.LoadBackMinTokens {
+		d.usable, d.loadFull = r.Ready, 0
+	}
+	if tokens < d.usable*c.cfg.PageTokens || tokens > maxTokens {
+		return nil, fail(KindInvalid, "Tokens is %d, but the prefix has %d and a request at most %d", tokens, d.usable*c.cfg.PageTokens, maxTokens)
+	}
+	request.Tokens = tokens
+	d.newPages = c.pagesFor(tokens) - d.usable
+	d.takes = d.takes[:0]
+	if n := d.loadFull + d.newPages; n > 0 {
+		d.takes = append(d.takes, ffi.Take{Pool: uint32(c.full), Pages: make([]ids.VirtualPage, n)})
+	}
+	loading := d.usable > r.Ready
+	for _, p := range c.windows {
+		d.windowFrom[p] = d.usable
+		if request.WindowTailOnly {
+			d.windowFrom[p] = min(max(d.usable, c.pagesOf(max(tokens-c.cfg.Pools[p].WindowTokens, 0))), d.usable+d.newPages)
+		}
+		n := d.usable + d.newPages - d.windowFrom[p]
+		if loading {
+			n += len(r.LoadWindows[p])
+		}
+		if n > 0 {
+			d.takes = append(d.takes, ffi.Take{Pool: uint32(p), Count: uint32(n)})
+		}
+	}
+	for _, p := range c.states {
+		n := 1
+		if loading && r.States[p].Device == ids.NoVirtualPage && r.States[p].Host != ids.NoHostPage {
+			n = 2
+		}
+		d.takes = append(d.takes, ffi.Take{Pool: uint32(p), Pages: make([]ids.VirtualPage, n)})
+	}
+	return d, nil
+}
+
+const maxTokens = 1 << 30
+
+func (c *Core) newHold(r *radix.Match, m *Match, request *LoadRequest, d *demand) *hold {
+	n := len(c.cfg.Pools)
+	ints := make([]int, 3*n)
+	h := &hold{c: c, namespace: m.request.Namespace, stream: request.Stream, tokens: request.Tokens, prefix: d.usable, owned: d.usable,
+		windowLow: ints[:n:n], windowEnd: ints[n : 2*n : 2*n], windowFrom: ints[2*n:]}
+	copy(h.windowFrom, d.windowFrom)
+	for _, p := range c.windows {
+		h.windowLow[p], h.windowEnd[p] = max(0, d.usable-c.window[p]), d.usable
+	}
+	if len(c.states) > 0 {
+		h.state, h.source = make([]ids.VirtualPage, n), make([]ids.VirtualPage, n)
+		for p := range h.state {
+			h.state[p], h.source[p] = ids.NoVirtualPage, ids.NoVirtualPage
+		}
+		for _, p := range c.states {
+			if d.usable > 0 {
+				h.source[p] = r.States[p].Device
+			}
+		}
+	}
+	h.pages = make([]ids.VirtualPage, 0, d.usable+d.newPages)
+	h.pages = append(h.pages, r.Resident[:min(len(r.Resident), d.usable)]...)
+	return h
+}
+
+// takeAndLoad reserves, binds and queues; on failure nothing is taken.
+func (c *Core) takeAndLoad(r *radix.Match, h *hold, d *demand) error {
+	if len(d.takes) == 0 {
+		return nil
+	}
+	reservation, err := c.take(d.takes)
+	if err != nil {
+		return err
+	}
+	transfer, states := c.describe(r, h, d, reservation)
+	op := &operation{isLoad: true, pages: len(transfer.Copies)}
+	if len(transfer.Copies) > 0 {
+		c.ops.begin(op)
+		transfer.User = op.user
+	}
+	start := c.cfg.Clock()
+	ticket, err := c.eng.Load(transfer)
+	if err != nil {
+		c.ops.drop(op)
+		c.bug("cancel", c.eng.Cancel(reservation))
+		return fromEngine(err)
+	}
+	if len(transfer.Copies) == 0 {
+		return nil
+	}
+	c.count.submit.Add(c.cfg.Clock().Sub(start))
+	op.ticket = ticket
+	loaded := h.pages[len(h.pages)-d.newPages-d.loadFull : len(h.pages)-d.newPages]
+	op.load, err = c.tree.BeginLoad(r, loaded, states, &op.surplus)
+	if err != nil {
+		c.abandonLoad(r, h, d, op, states)
+		return fail(KindInternal, "the tree refused a load: %v", err)
+	}
+	h.waits = append(h.waits, op)
+	return nil
+}
+
+// abandonLoad takes back a submitted load that the tree does not want: the pages go, and are quarantined until the copy ends.
+func (c *Core) abandonLoad(r *radix.Match, h *hold, d *demand, op *operation, states []ids.VirtualPage) {
+	var f radix.Freed
+	f.Device = make([][]ids.VirtualPage, len(c.cfg.Pools))
+	for _, p := range c.windows {
+		for _, w := range r.LoadWindows[p] {
+			if w.Bind != ids.NoVirtualPage {
+				f.Device[p] = append(f.Device[p], w.Bind)
+			}
+		}
+	}
+	f.Device[c.full] = h.pages[len(h.pages)-d.newPages-d.loadFull:]
+	for _, p := range c.states {
+		for _, v := range []ids.VirtualPage{h.state[p], states[p]} {
+			if v != ids.NoVirtualPage {
+				f.Device[p] = append(f.Device[p], v)
+			}
+		}
+	}
+	c.giveBack(&f)
+	op.load = radix.LoadID{} // its completion finds nothing to publish
+	op.abandoned = true
+}
+
+// describe writes the copies and binds of a load, and fills the hold's pages.
+func (c *Core) describe(r *radix.Match, h *hold, d *demand, reservation ffi.Reservation) (*ffi.Transfer, []ids.VirtualPage) {
+	s := &c.scratch
+	s.copies, s.binds = s.copies[:0], s.binds[:0]
+	var states []ids.VirtualPage
+	loading := d.usable > r.Ready
+	for i := range d.takes {
+		t := &d.takes[i]
+		switch p := int(t.Pool); c.cfg.Pools[p].Role {
+		case radix.Full:
+			h.pages = append(h.pages, t.Pages...)
+			for j := 0; j < d.loadFull; j++ {
+				s.copies = append(s.copies, ffi.Copy{Pool: t.Pool, DevicePage: t.Pages[j], HostPage: r.LoadFull[j]})
+			}
+			for _, v := range t.Pages[d.loadFull:] {
+				s.binds = append(s.binds, ffi.Bind{Pool: t.Pool, VPage: v})
+			}
+		case radix.SWA:
+			if loading {
+				for _, w := range r.LoadWindows[p] {
+					v := w.Bind
+					if v == ids.NoVirtualPage {
+						v = h.pages[w.At]
+					}
+					s.copies = append(s.copies, ffi.Copy{Pool: t.Pool, DevicePage: v, HostPage: w.Host})
+				}
+			}
+			for _, v := range h.pages[d.windowFrom[p]:] {
+				s.binds = append(s.binds, ffi.Bind{Pool: t.Pool, VPage: v})
+			}
+		case radix.State:
+			if states == nil {
+				states = make([]ids.VirtualPage, len(c.cfg.Pools))
+				for q := range states {
+					states[q] = ids.NoVirtualPage
+				}
+			}
+			h.state[p] = t.Pages[0]
+			s.binds = append(s.binds, ffi.Bind{Pool: t.Pool, VPage: t.Pages[0]})
+			if len(t.Pages) == 2 {
+				states[p], h.source[p] = t.Pages[1], t.Pages[1]
+				s.copies = append(s.copies, ffi.Copy{Pool: t.Pool, DevicePage: t.Pages[1], HostPage: r.States[p].Host})
+			}
+		}
+	}
+	return &ffi.Transfer{Priority: ffi.ClassUrgent, Reservation: reservation, Copies: s.copies, Binds: s.binds, Stream: h.stream}, states
+}
+
+// joins adds the loads of others that bring parts of the prefix.
+func (h *hold) joins(r *radix.Match) {
+	if len(r.Joins) == 0 {
+		return
+	}
+	for _, op := range h.c.ops.list() {
+		for _, id := range r.Joins {
+			if op.isLoad && op.load == id && !contains(h.waits, op) {
+				h.waits = append(h.waits, op)
+			}
+		}
+	}
+}
+
+func contains(ops []*operation, op *operation) bool {
+	for _, o := range ops {
+		if o == op {
+			return true
+		}
+	}
+	return false
+}
+
+// splitHit says which tier supplied how much of the prefix.
+func (c *Core) splitHit(h *hold, a *answer, d *demand) {
+	ps := c.cfg.PageTokens
+	storage := min(a.storage, d.loadFull)
+	if c.cfg.Staging {
+		storage = d.loadFull
+	}
+	h.hitStorage = storage * ps
+	h.hitHost = (d.loadFull - storage) * ps
+	h.hitDevice = d.usable*ps - h.hitHost - h.hitStorage
+}
+
+// scratch are buffers that only the holder of plan uses.
+type scratch struct {
+	demand    demand
+	copies    []ffi.Copy
+	binds     []ffi.Bind
+	demands   []ffi.Demand
+	evictable []uint64
+	quotas    []uint64
+	want      []int
+	evict     radix.EvictResult
+	hostWant  []int // a host pass may run inside a device pass
+	hostEvict radix.EvictResult
+	backUp    radix.BackUp
+}
+
+func (s *scratch) init(pools int) {
+	s.demand.windowFrom = make([]int, pools)
+	s.evictable, s.quotas = make([]uint64, pools), make([]uint64, pools)
+	s.want, s.hostWant = make([]int, pools), make([]int, pools)
+}

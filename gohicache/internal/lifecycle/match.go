@@ -1,0 +1,151 @@
+package lifecycle
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hicache/hicache/gohicache/internal/radix"
+)
+
+// MatchRequest are the options of a match.
+type MatchRequest struct {
+	Namespace radix.Namespace
+	FullHit   bool
+	Context   context.Context
+	TTL       time.Duration
+	Priority  uint8
+}
+
+// Match is one lookup and the pin that it holds.
+type Match struct {
+	c       *Core
+	request MatchRequest
+	tokens  []uint32
+
+	mu     sync.Mutex
+	answer *answer // nil once released
+	closed bool    // the cache was closed when it was made
+	cancel func() bool
+	timer  *time.Timer
+}
+
+// answer is what the tree said. A match and the loads that run for it share it; the last one gives it back. Leases share its pin only.
+type answer struct {
+	m       radix.Match
+	path    *pin
+	storage int // pages at the end of the usable prefix that a prefetch brought for this match
+	refs    atomic.Int32
+}
+
+var answers = sync.Pool{New: func() any { return new(answer) }}
+
+// Match looks tokens up. It never fails and never waits.
+func (c *Core) Match(tokens []uint32, request MatchRequest) *Match {
+	m := &Match{c: c, request: request, tokens: tokens}
+	if c.closing.Load() {
+		m.closed = true
+		return m
+	}
+	c.count.matches.Add(1)
+	c.count.matchedTokens.Add(uint64(len(tokens)))
+	m.answer = c.ask(tokens, &request)
+	m.mu.Lock() // either may fire before it is stored
+	defer m.mu.Unlock()
+	if request.Context != nil {
+		m.cancel = context.AfterFunc(request.Context, m.Release)
+	}
+	if request.TTL > 0 {
+		m.timer = time.AfterFunc(request.TTL, m.Release)
+	}
+	return m
+}
+
+// ask makes a pinned answer with one share.
+func (c *Core) ask(tokens []uint32, request *MatchRequest) *answer {
+	a := answers.Get().(*answer)
+	c.tree.Match(request.Namespace, tokens, radix.MatchOptions{FullHit: request.FullHit, Join: true, Priority: request.Priority}, &a.m)
+	a.path, a.storage = c.newPin(a.m.Pin), 0
+	a.refs.Store(1)
+	return a
+}
+
+func (a *answer) release() {
+	if a.refs.Add(-1) == 0 {
+		a.path.release()
+		a.path = nil
+		answers.Put(a)
+	}
+}
+
+// acquire takes a share of the answer for as long as a load runs, so that a release meanwhile does no harm.
+func (m *Match) acquire() (*answer, error) {
+	if m.closed {
+		return nil, errClosed()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.answer == nil {
+		return nil, fail(KindStale, "the match was released")
+	}
+	m.answer.refs.Add(1)
+	return m.answer, nil
+}
+
+// replace puts a newer answer in place of one that acquire gave, and returns a share of it.
+func (m *Match) replace(old, now *answer) *answer {
+	m.mu.Lock()
+	if m.answer == old {
+		now.refs.Add(1)
+		m.answer = now
+		old.release() // the match's share
+	}
+	m.mu.Unlock()
+	old.release() // the caller's share
+	return now
+}
+
+// Release ends the match; again is a no-op.
+func (m *Match) Release() {
+	m.mu.Lock()
+	a, timer, cancel := m.answer, m.timer, m.cancel
+	m.answer = nil
+	m.mu.Unlock()
+	if timer != nil {
+		timer.Stop()
+	}
+	if cancel != nil {
+		cancel()
+	}
+	if a != nil {
+		a.release()
+	}
+}
+
+func (m *Match) read(f func(*radix.Match) int) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.answer == nil {
+		return 0
+	}
+	return f(&m.answer.m) * m.c.cfg.PageTokens
+}
+
+// Tokens, Ready and BranchTokens are lengths of prefixes in tokens; see package hicache.
+func (m *Match) Tokens() int       { return m.read(func(r *radix.Match) int { return r.Usable }) }
+func (m *Match) Ready() int        { return m.read(func(r *radix.Match) int { return r.Ready }) }
+func (m *Match) BranchTokens() int { return m.read(func(r *radix.Match) int { return r.Hit }) }
+
+// Err says why the match is of no use.
+func (m *Match) Err() error {
+	if m.closed {
+		return errClosed()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.answer == nil {
+		return fail(KindStale, "the match was released")
+	}
+	return nil
+}

@@ -1,0 +1,255 @@
+package lifecycle
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hicache/hicache/ffi"
+	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/radix"
+)
+
+// operation is one transfer that the engine has not reported yet, and what is owed when it does.
+type operation struct {
+	user   uint64
+	ticket ffi.Ticket
+	done   chan struct{} // closed after the tree has been told
+	err    error         // why it failed; read only after done
+
+	load    radix.LoadID // of a load-back
+	isLoad  bool
+	surplus radix.Freed // device pages that others made resident first; freed at the end
+
+	backUp    radix.BackUpID
+	full      []ids.HostPage   // host pages of a back-up, in the order of its lists
+	windows   [][]ids.HostPage // by pool
+	states    []ids.HostPage   // by pool
+	abandoned bool             // a load that the tree never learned of
+	path      *pin             // keeps the path until storage has taken it over
+	pages     int
+}
+
+// operations are the transfers in flight by the number that the completion carries.
+type operations struct {
+	mu         sync.Mutex
+	next       uint64
+	m          map[uint64]*operation
+	lastBackUp ffi.Ticket // whose completion is unread: later back-ups publish after it
+}
+
+// begin registers an operation before it is submitted, so that its completion finds it however early it comes.
+func (o *operations) begin(op *operation) {
+	op.done = make(chan struct{})
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.m == nil {
+		o.m = map[uint64]*operation{}
+	}
+	o.next++
+	op.user = o.next
+	o.m[op.user] = op
+}
+
+// drop unregisters one that was not submitted after all.
+func (o *operations) drop(op *operation) {
+	o.mu.Lock()
+	delete(o.m, op.user)
+	o.mu.Unlock()
+}
+
+func (o *operations) take(user uint64, ticket ffi.Ticket) *operation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	op := o.m[user]
+	delete(o.m, user)
+	if o.lastBackUp == ticket {
+		o.lastBackUp = 0
+	}
+	return op
+}
+
+func (o *operations) list() []*operation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := make([]*operation, 0, len(o.m))
+	for _, op := range o.m {
+		out = append(out, op)
+	}
+	return out
+}
+
+func (o *operations) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.m)
+}
+
+const (
+	pollBatch   = 64
+	pollTimeout = time.Second
+)
+
+// poll is the one goroutine that reads the completion ring.
+func (c *Core) poll() {
+	defer close(c.pollEnd)
+	buf := make([]ffi.Completion, pollBatch)
+	for c.background.Err() == nil {
+		n, err := c.eng.CompletionWait(pollTimeout, buf)
+		if err != nil {
+			if !c.closing.Load() {
+				c.log.Error("hicache: completions cannot be read", "error", err)
+			}
+			return
+		}
+		c.finish(buf[:n])
+	}
+}
+
+// pump reads completions in the caller's goroutine, where fault injection leaves no other to do it. It returns how many there were.
+func (c *Core) pump(timeout time.Duration) int {
+	if c.cfg.Fault == nil {
+		return 0
+	}
+	c.pumpMu.Lock()
+	defer c.pumpMu.Unlock()
+	if c.pumpBuf == nil {
+		c.pumpBuf = make([]ffi.Completion, pollBatch)
+	}
+	var n int
+	var err error
+	if timeout > 0 {
+		n, err = c.eng.CompletionWait(timeout, c.pumpBuf)
+	} else {
+		n, err = c.eng.CompletionPoll(c.pumpBuf)
+	}
+	if err != nil {
+		c.bug("completion", err)
+		return 0
+	}
+	c.finish(c.pumpBuf[:n])
+	return n
+}
+
+// finish tells the tree of ended transfers and frees what is owed.
+func (c *Core) finish(completions []ffi.Completion) {
+	if len(completions) == 0 {
+		return
+	}
+	c.plan.Lock()
+	for i := range completions {
+		done := &completions[i]
+		op := c.ops.take(done.User, done.Ticket)
+		if op == nil {
+			c.bug("completion", fail(KindInternal, "ticket %d has no operation", done.Ticket))
+			continue
+		}
+		if err := done.Status.Err(); err != nil {
+			op.err = transferError(done)
+			c.count.transfersFailed.Add(1)
+			c.log.Warn("hicache: transfer failed", "direction", done.Direction, "pages", done.PageCount, "status", done.Status.String())
+		}
+		if op.isLoad {
+			c.finishLoad(op, done.Bytes)
+		} else {
+			c.finishBackUp(op, done.Bytes)
+		}
+		close(op.done)
+	}
+	c.plan.Unlock()
+	c.drainOrphans()
+	c.room.ring()
+}
+
+func transferError(done *ffi.Completion) error {
+	kind := KindTransfer
+	if done.Status == ffi.StatusDevice {
+		kind = KindDevice
+	}
+	e := fail(kind, "the copy of %d pages ended with %s; nothing of it was published", done.PageCount, done.Status)
+	e.Status, e.Native = int32(done.Status), done.NativeCode
+	return e
+}
+
+func (c *Core) finishLoad(op *operation, bytes uint64) {
+	if op.abandoned {
+		return
+	}
+	f := &op.surplus
+	_, err := c.tree.FinishLoad(op.load, op.err == nil, f)
+	c.bug("finish load", err)
+	c.giveBack(f)
+	if op.err == nil {
+		c.count.loadBacks.Add(1)
+		c.count.loadBackPages.Add(uint64(op.pages))
+		c.count.bytesH2D.Add(bytes)
+	}
+}
+
+func (c *Core) finishBackUp(op *operation, bytes uint64) {
+	var f radix.Freed
+	ok := op.err == nil
+	c.bug("finish back-up", c.tree.FinishBackUp(op.backUp, ok, op.full, op.windows, op.states, &f))
+	if ok {
+		c.count.backUps.Add(1)
+		c.count.backUpPages.Add(uint64(op.pages))
+		c.count.bytesD2H.Add(bytes)
+	} else {
+		c.appendHost(&f, op)
+	}
+	c.giveBack(&f)
+	if ok && c.storage != nil && op.path != nil {
+		c.storage.offer(op.path) // takes the pin over
+	} else {
+		op.path.release()
+	}
+	op.path = nil
+}
+
+// appendHost adds the host pages of a failed back-up to f.
+func (c *Core) appendHost(f *radix.Freed, op *operation) {
+	for len(f.Host) < len(c.cfg.Pools) {
+		f.Host = append(f.Host, nil)
+	}
+	f.Host[c.full] = append(f.Host[c.full], op.full...)
+	for _, p := range c.windows {
+		if p < len(op.windows) {
+			f.Host[p] = append(f.Host[p], op.windows[p]...)
+		}
+	}
+	for _, p := range c.states {
+		if p < len(op.states) && op.states[p] != ids.NoHostPage {
+			f.Host[p] = append(f.Host[p], op.states[p])
+		}
+	}
+}
+
+// await waits until an operation has ended, or ctx has. A copy cannot be recalled: giving up the wait leaves it running.
+func (c *Core) await(ctx context.Context, op *operation) error {
+	for {
+		select {
+		case <-op.done:
+			return op.err
+		default:
+		}
+		if c.cfg.Fault == nil {
+			select {
+			case <-op.done:
+				return op.err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if c.pump(pumpTimeout) == 0 {
+			time.Sleep(pumpPause) // held, or another goroutine reads completions
+		}
+	}
+}
+
+const (
+	pumpTimeout = time.Millisecond
+	pumpPause   = 50 * time.Microsecond
+)

@@ -1,0 +1,321 @@
+package lifecycle
+
+import (
+	"errors"
+
+	"github.com/hicache/hicache/ffi"
+	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/radix"
+)
+
+// take reserves device pages, giving up what policy says where they do not fit. The caller holds plan. It returns a *retryAfter if room is
+// on its way (write_back), a KindNoCapacity error if there is none.
+func (c *Core) take(takes []ffi.Take) (ffi.Reservation, error) {
+	var reservation ffi.Reservation
+	err := c.takeWith(c.demandsOf(takes), func() (err error) {
+		reservation, err = c.eng.Reserve(takes)
+		return err
+	})
+	return reservation, err
+}
+
+// demandsOf is what takes ask for, pool by pool, in scratch.
+func (c *Core) demandsOf(takes []ffi.Take) []ffi.Demand {
+	d := c.scratch.demands[:0]
+	for _, t := range takes {
+		n := t.Count
+		if t.Pages != nil {
+			n = uint32(len(t.Pages))
+		}
+		d = append(d, ffi.Demand{Pool: t.Pool, PageCount: n})
+	}
+	c.scratch.demands = d
+	return d
+}
+
+// takeWith runs do, and again after each way of making room: first the smallest quotas that make the demand fit, then, where pinned pages
+// keep those from being packed, as many pages of each pool as are asked for.
+func (c *Core) takeWith(demands []ffi.Demand, do func() error) error {
+	err := do()
+	for _, way := range []func([]ffi.Demand) bool{c.planQuotas, c.demandQuotas} {
+		if !lacksRoom(err) || !way(demands) {
+			continue
+		}
+		ops, gone := c.evictDevice()
+		if len(ops) > 0 {
+			return &retryAfter{ops}
+		}
+		if gone > 0 {
+			err = do()
+		}
+	}
+	return fromEngine(err)
+}
+
+func lacksRoom(err error) bool {
+	return errors.Is(err, ffi.ErrNoCapacity) || errors.Is(err, ffi.ErrMovesBlocked)
+}
+
+// planQuotas writes into scratch.want the smallest quotas whose eviction makes the demand fit; false if there are none.
+func (c *Core) planQuotas(demands []ffi.Demand) bool {
+	s := &c.scratch
+	for p := range s.evictable {
+		s.evictable[p] = uint64(c.tree.Counts(p).DeviceEvictable)
+	}
+	preference := ffi.PreferenceFullFirst
+	if c.storage != nil {
+		preference = ffi.PreferenceSWAFirst // what storage holds comes back whole: keep prefixes, give up windows
+	}
+	if err := c.eng.ReclaimPlan(demands, s.evictable, preference, s.quotas); err != nil {
+		return false
+	}
+	some := false
+	for p, n := range s.quotas {
+		s.want[p] = int(n)
+		some = some || n > 0
+	}
+	return some
+}
+
+// demandQuotas writes into scratch.want one page for each page asked for: a pool that gets its own pages back as holes needs no move.
+func (c *Core) demandQuotas(demands []ffi.Demand) bool {
+	clear(c.scratch.want)
+	for _, d := range demands {
+		c.scratch.want[d.Pool] += int(d.PageCount)
+	}
+	return true
+}
+
+// evictDevice gives up scratch.want device pages. It returns how many went, and the back-ups that have to end before more do (write_back).
+func (c *Core) evictDevice() (ops []*operation, gone int) {
+	r := &c.scratch.evict
+	request := radix.EvictRequest{Tier: radix.Device, Want: c.scratch.want, Unbacked: radix.Drop}
+	if c.cfg.WritePolicy == WriteBack && c.cfg.HostBytes > 0 {
+		request.Unbacked = radix.Back
+	}
+	c.tree.Evict(&request, r)
+	ops, failed := c.runBackUps(r.BackUps)
+	c.evicted(radix.Device, r)
+	for _, n := range r.Gone {
+		gone += n
+	}
+	c.giveBack(&r.Freed)
+	if gone == 0 && len(ops) == 0 && failed > 0 {
+		// The host is full and nothing there can go: what is unbacked is dropped, as a last resort, so that eviction makes progress.
+		request.Unbacked = radix.Drop
+		c.tree.Evict(&request, r)
+		c.evicted(radix.Device, r)
+		for _, n := range r.Gone {
+			gone += n
+		}
+		c.count.hostPressure.Add(uint64(gone))
+		c.giveBack(&r.Freed)
+	}
+	return ops, gone
+}
+
+// runBackUps submits the back-ups that an eviction asked for; those that find no room on the host are given up.
+func (c *Core) runBackUps(list []radix.BackUp) (ops []*operation, failed int) {
+	for i := range list {
+		if op := c.submitBackUp(&list[i], 0, nil); op != nil {
+			ops = append(ops, op)
+		} else {
+			failed++
+		}
+	}
+	return ops, failed
+}
+
+// takeHost takes host pages, giving up others as policy says: first those whose device copy is gone or that nobody used longest, then
+// mirrors of device pages. The caller holds plan. False, and nothing taken, if there is no room.
+func (c *Core) takeHost(takes []ffi.HostPages) bool {
+	err := c.eng.HostAlloc(takes)
+	for _, mirrors := range []bool{false, true} {
+		if !lacksRoom(err) {
+			break
+		}
+		if c.evictHost(takes, err, mirrors) > 0 {
+			err = c.eng.HostAlloc(takes)
+		}
+	}
+	if err != nil && !lacksRoom(err) {
+		c.bug("host alloc", err)
+	}
+	return err == nil
+}
+
+// evictHost gives up host pages until the bytes that a take lacks are there. It returns how many pages went.
+func (c *Core) evictHost(takes []ffi.HostPages, why error, mirrors bool) int {
+	var lack uint64
+	var e *ffi.Error
+	if errors.As(why, &e) && e.Need > e.Have {
+		lack = e.Need - e.Have
+	} else {
+		for _, t := range takes {
+			lack += uint64(len(t.Pages)) * c.host[t.Pool].PageBytes
+		}
+	}
+	s := &c.scratch
+	for p := range s.hostWant {
+		s.hostWant[p] = int((lack + c.host[p].PageBytes - 1) / c.host[p].PageBytes)
+	}
+	request := radix.EvictRequest{Tier: radix.Host, Want: s.hostWant, Duplicates: mirrors, Stop: func(gone []int) bool {
+		var bytes uint64
+		for p, n := range gone {
+			bytes += uint64(n) * c.host[p].PageBytes
+		}
+		return bytes >= lack
+	}}
+	c.tree.Evict(&request, &s.hostEvict)
+	c.evicted(radix.Host, &s.hostEvict)
+	total := 0
+	for _, n := range s.hostEvict.Gone {
+		total += n
+	}
+	c.giveBack(&s.hostEvict.Freed)
+	return total
+}
+
+// Evict gives up pages of one pool on one tier in the order of policy, for tests and for servers that know what is coming. It returns how
+// many went, those that go once they are backed up included.
+func (c *Core) Evict(host bool, pool, pages int) (int, error) {
+	if err := c.check(); err != nil {
+		return 0, err
+	}
+	if pool < 0 || pool >= len(c.cfg.Pools) || pages < 0 {
+		return 0, fail(KindInvalid, "pool %d of %d, %d pages", pool, len(c.cfg.Pools), pages)
+	}
+	c.plan.Lock()
+	defer c.plan.Unlock()
+	s := &c.scratch
+	clear(s.want)
+	s.want[pool] = pages
+	if !host {
+		ops, gone := c.evictDevice()
+		for _, op := range ops {
+			gone += op.pages
+		}
+		return gone, nil
+	}
+	c.tree.Evict(&radix.EvictRequest{Tier: radix.Host, Want: s.want, Duplicates: true}, &s.hostEvict)
+	c.evicted(radix.Host, &s.hostEvict)
+	gone := s.hostEvict.Gone[pool]
+	c.giveBack(&s.hostEvict.Freed)
+	return gone, nil
+}
+
+// backUp copies to the host what the path has on the device alone, if the write policy wants that now. The caller holds plan.
+func (c *Core) backUp(path *pin, stream uint64) {
+	if c.cfg.HostBytes == 0 || c.cfg.WritePolicy == WriteBack {
+		return
+	}
+	threshold := 1
+	if c.cfg.WritePolicy == WriteThroughSelective {
+		threshold = c.cfg.WriteThreshold
+	}
+	b := &c.scratch.backUp
+	if !c.tree.BeginBackUp(path.id, threshold, b) {
+		return
+	}
+	if c.submitBackUp(b, stream, path) == nil {
+		c.count.backUpsSkipped.Add(1)
+		c.count.backUpsSkippedPages.Add(uint64(len(b.Full)))
+	}
+}
+
+// submitBackUp takes host pages for a back-up and queues its copies; nil, and the back-up ended, if there is no room or the engine refuses.
+func (c *Core) submitBackUp(b *radix.BackUp, stream uint64, path *pin) *operation {
+	op := &operation{backUp: b.ID}
+	takes := c.hostPagesFor(b, op)
+	if !c.takeHost(takes) {
+		c.endBackUp(op, false)
+		return nil
+	}
+	copies := c.scratch.copies[:0]
+	for i, v := range b.Full {
+		copies = append(copies, ffi.Copy{Pool: uint32(c.full), DevicePage: v, HostPage: op.full[i]})
+	}
+	for _, p := range c.windows {
+		for i := range op.windows[p] {
+			copies = append(copies, ffi.Copy{Pool: uint32(p), DevicePage: b.Windows[p][i], HostPage: op.windows[p][i]})
+		}
+	}
+	for _, p := range c.states {
+		if p < len(b.States) && b.States[p] != ids.NoVirtualPage {
+			copies = append(copies, ffi.Copy{Pool: uint32(p), DevicePage: b.States[p], HostPage: op.states[p]})
+		}
+	}
+	c.scratch.copies, op.pages = copies, len(copies)
+	c.ops.begin(op)
+	if err := c.queueBackUp(op, copies, stream); err != nil {
+		c.ops.drop(op)
+		c.endBackUp(op, true)
+		if !errors.Is(err, ffi.ErrLimit) {
+			c.bug("back-up", err)
+		}
+		return nil
+	}
+	if path != nil && c.storage != nil {
+		op.path = path.retain()
+	}
+	return op
+}
+
+// hostPagesFor makes room in op for the host pages of a back-up and lists the takes that fill it.
+func (c *Core) hostPagesFor(b *radix.BackUp, op *operation) []ffi.HostPages {
+	n := len(c.cfg.Pools)
+	var takes []ffi.HostPages
+	add := func(p, count int) []ids.HostPage {
+		pages := make([]ids.HostPage, count)
+		if count > 0 {
+			takes = append(takes, ffi.HostPages{Pool: uint32(p), Pages: pages})
+		}
+		return pages
+	}
+	op.full = add(c.full, len(b.Full))
+	op.windows = make([][]ids.HostPage, n)
+	for _, p := range c.windows {
+		op.windows[p] = add(p, len(b.Windows[p]))
+	}
+	op.states = make([]ids.HostPage, n)
+	for p := range op.states {
+		op.states[p] = ids.NoHostPage
+	}
+	for _, p := range c.states {
+		if p < len(b.States) && b.States[p] != ids.NoVirtualPage {
+			takes = append(takes, ffi.HostPages{Pool: uint32(p), Pages: op.states[p : p+1]})
+		}
+	}
+	return takes
+}
+
+// queueBackUp submits the copies so that they are reported after every back-up before them: parents before children.
+func (c *Core) queueBackUp(op *operation, copies []ffi.Copy, stream uint64) error {
+	c.ops.mu.Lock()
+	after := c.ops.lastBackUp
+	c.ops.mu.Unlock()
+	t := ffi.Transfer{Priority: ffi.ClassNormal, Copies: copies, Stream: stream, After: after, User: op.user}
+	start := c.cfg.Clock()
+	ticket, err := c.eng.BackUp(&t)
+	c.count.submit.Add(c.cfg.Clock().Sub(start))
+	if err != nil {
+		return err
+	}
+	op.ticket = ticket
+	c.ops.mu.Lock()
+	if _, unread := c.ops.m[op.user]; unread {
+		c.ops.lastBackUp = ticket
+	}
+	c.ops.mu.Unlock()
+	return nil
+}
+
+// endBackUp ends a back-up that was not submitted; taken says that its host pages are to be given back.
+func (c *Core) endBackUp(op *operation, taken bool) {
+	var f radix.Freed
+	c.bug("finish back-up", c.tree.FinishBackUp(op.backUp, false, nil, nil, nil, &f))
+	if taken {
+		c.appendHost(&f, op)
+	}
+	c.giveBack(&f)
+}

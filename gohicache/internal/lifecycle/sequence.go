@@ -1,0 +1,249 @@
+package lifecycle
+
+import (
+	"context"
+	"slices"
+
+	"github.com/hicache/hicache/ffi"
+	"github.com/hicache/hicache/ffi/ids"
+)
+
+// Sequence is a request over many steps: a hold without a lease.
+type Sequence struct {
+	*hold
+	named []uint32 // tokens whose KV the pages hold or will hold; at most tokens of them
+	ended bool
+}
+
+// Growth asks for room for more tokens of a sequence.
+type Growth struct {
+	Sequence  *Sequence
+	NewTokens int
+}
+
+// Begin matches, loads and takes pages for a prompt.
+func (c *Core) Begin(ctx context.Context, prompt []uint32, match MatchRequest, load LoadRequest) (*Sequence, error) {
+	m := c.Match(prompt, match)
+	defer m.Release()
+	load.Tokens = len(prompt)
+	h, err := c.load(ctx, m, &load)
+	if err != nil {
+		return nil, err
+	}
+	s := &Sequence{hold: h, named: slices.Clone(prompt)}
+	c.holds.add(s, h.describe("sequence"))
+	return s, nil
+}
+
+// Len is the number of tokens that there are pages for.
+func (s *Sequence) Len() int { return s.tokens }
+
+// VirtualPages are the FULL pages in order.
+func (s *Sequence) VirtualPages() []ids.VirtualPage { return s.pages }
+
+// Append names generated tokens.
+func (s *Sequence) Append(tokens []uint32) error {
+	if s.ended {
+		return errEnded()
+	}
+	if len(s.named)+len(tokens) > s.tokens {
+		return fail(KindInvalid, "%d tokens on top of %d named ones; there are pages for %d", len(tokens), len(s.named), s.tokens)
+	}
+	s.named = append(s.named, tokens...)
+	return nil
+}
+
+func errEnded() *Error { return fail(KindStale, "the sequence has ended") }
+
+// Publish inserts the whole pages of the first computed named tokens (0: of all).
+func (c *Core) Publish(s *Sequence, computed int) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	if s.ended {
+		return errEnded()
+	}
+	if computed == 0 {
+		computed = len(s.named)
+	}
+	if computed < s.Prefix() || computed > len(s.named) {
+		return fail(KindInvalid, "%d computed tokens; the prefix has %d and %d are named", computed, s.Prefix(), len(s.named))
+	}
+	c.pump(0)
+	c.plan.Lock()
+	defer c.plan.Unlock()
+	return s.publish(s.named, computed)
+}
+
+// Finish publishes all named tokens and ends the sequence, also when publishing fails.
+func (c *Core) Finish(s *Sequence) error {
+	if s.ended {
+		return nil
+	}
+	err := c.Publish(s, 0)
+	c.Abort(s)
+	return err
+}
+
+// Abort ends a sequence; again is a no-op.
+func (c *Core) Abort(s *Sequence) {
+	if s.ended {
+		return
+	}
+	s.ended = true
+	c.holds.remove(s)
+	s.giveUp()
+}
+
+// Extend gives every sequence room for its new tokens, or none.
+func (c *Core) Extend(ctx context.Context, batch []Growth, wait bool) error {
+	if err := c.checkBatch(batch); err != nil {
+		return err
+	}
+	return c.withRoom(ctx, wait, func() error {
+		c.plan.Lock()
+		defer c.plan.Unlock()
+		return c.extend(batch)
+	})
+}
+
+func (c *Core) checkBatch(batch []Growth) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	for i, g := range batch {
+		switch {
+		case g.Sequence == nil || g.Sequence.ended:
+			return errEnded()
+		case g.NewTokens < 0 || g.Sequence.tokens+g.NewTokens > maxTokens:
+			return fail(KindInvalid, "NewTokens of sequence %d is %d", i, g.NewTokens)
+		}
+	}
+	return nil
+}
+
+// extend takes the pages of a batch. The caller holds plan.
+func (c *Core) extend(batch []Growth) error {
+	sequences := make([]ffi.Sequence, 0, len(batch))
+	pages := 0
+	for _, g := range batch {
+		if g.NewTokens == 0 {
+			continue
+		}
+		s := g.Sequence
+		c.trimWindows(s)
+		more := c.pagesFor(s.tokens+g.NewTokens) - len(s.pages)
+		pages += more
+		s.pages = slices.Grow(s.pages, more)
+		sequences = append(sequences, ffi.Sequence{Pages: s.pages, Tokens: uint32(s.tokens), NewTokens: uint32(g.NewTokens), WindowTailTokens: ffi.NoPage})
+	}
+	if len(sequences) == 0 {
+		return nil
+	}
+	demands := append(c.scratch.demands[:0], ffi.Demand{Pool: uint32(c.full), PageCount: uint32(pages)})
+	for _, p := range c.windows {
+		demands = append(demands, ffi.Demand{Pool: uint32(p), PageCount: uint32(pages)})
+	}
+	c.scratch.demands = demands
+	if err := c.takeWith(demands, func() error { return c.eng.Extend(uint32(c.full), sequences) }); err != nil {
+		return err
+	}
+	i := 0
+	for _, g := range batch {
+		if g.NewTokens > 0 {
+			g.Sequence.pages, g.Sequence.tokens = sequences[i].Pages, int(sequences[i].Tokens)
+			i++
+		}
+	}
+	return nil
+}
+
+// trimWindows gives back own window pages that decoding has left behind, a few at a time.
+func (c *Core) trimWindows(s *Sequence) {
+	for _, p := range c.windows {
+		keep := c.pagesOf(max(s.tokens-c.cfg.Pools[p].WindowTokens, 0))
+		from := s.windowFrom[p]
+		if from < s.owned {
+			from = s.owned // published pages are the tree's
+		}
+		if keep-from < trimPages || keep > len(s.pages) {
+			continue
+		}
+		if err := c.eng.Free([]ffi.Pages{{Pool: uint32(p), Pages: s.pages[from:keep]}}); err != nil {
+			c.bug("free windows", err)
+			continue
+		}
+		s.windowFrom[p] = keep
+		c.room.ring()
+	}
+}
+
+const trimPages = 4
+
+// Step is an open unit of compute over a batch.
+type Step struct {
+	c      *Core
+	step   ffi.Step
+	batch  []*Sequence
+	closed bool
+}
+
+// Step extends a batch and opens a step over it.
+func (c *Core) Step(ctx context.Context, stream uint64, batch []Growth, wait bool) (*Step, error) {
+	if err := c.Extend(ctx, batch, wait); err != nil {
+		return nil, err
+	}
+	st := &Step{c: c}
+	var lines []ffi.Pages
+	for _, g := range batch {
+		st.batch = append(st.batch, g.Sequence)
+		lines = g.Sequence.appendHeld(lines)
+	}
+	var err error
+	if st.step, err = c.eng.StepOpen(stream, lines); err != nil {
+		return nil, fromEngine(err)
+	}
+	c.holds.add(st, "open step")
+	c.count.steps.Add(1)
+	return st, nil
+}
+
+// Tables are the page tables of the batch for one pool, concatenated.
+func (st *Step) Tables(pool int) (indptr []int32, out []ids.KernelID, err error) {
+	if pool < 0 || pool >= len(st.c.cfg.Pools) {
+		return nil, nil, fail(KindInvalid, "pool %d of %d", pool, len(st.c.cfg.Pools))
+	}
+	if st.closed {
+		return nil, nil, fail(KindStale, "the step is closed")
+	}
+	indptr = make([]int32, 1, len(st.batch)+1)
+	var pages []ids.VirtualPage
+	for _, s := range st.batch {
+		pages = s.table(pool, pages)
+		indptr = append(indptr, int32(len(pages)))
+	}
+	out = make([]ids.KernelID, len(pages))
+	_, err = st.c.eng.KernelIDs(ffi.Holder(st.step), uint32(pool), ffi.GranularityPage, pages, out)
+	return indptr, out, fromEngine(err)
+}
+
+// WaitLayer waits for a layer of the loads of all sequences.
+func (st *Step) WaitLayer(layer uint32) error {
+	for _, s := range st.batch {
+		if err := s.WaitLayer(layer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close ends the step; again is a no-op.
+func (st *Step) Close() {
+	if st.closed {
+		return
+	}
+	st.closed = true
+	st.c.holds.remove(st)
+	st.c.bug("step close", st.c.eng.StepClose(st.step))
+	st.c.room.ring()
+}

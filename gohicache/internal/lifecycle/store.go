@@ -1,0 +1,271 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"github.com/hicache/hicache/ffi"
+	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/radix"
+	"github.com/hicache/hicache/gohicache/metrics"
+	"github.com/hicache/hicache/gohicache/storage"
+)
+
+// storer moves pages between the host arena and storage. One goroutine writes; reads run in the goroutine of the load that wants them.
+type storer struct {
+	c     *Core
+	store storage.Store
+	keys  *keychain
+
+	jobs chan *radix.Store
+	end  chan struct{}
+
+	mu       sync.Mutex
+	queued   int    // pages in jobs that are not done
+	degraded string // why storage is off, "" while it is on
+	readOnly bool   // full: reads go on
+	fetching map[storage.Key]chan struct{}
+	change   signal
+}
+
+// jobsMax bounds the queue in jobs; StoreQueueMax bounds it in pages.
+const jobsMax = 4096
+
+func newStorer(c *Core) *storer {
+	s := &storer{c: c, store: c.cfg.Store, keys: newKeychain(&c.cfg), jobs: make(chan *radix.Store, jobsMax), end: make(chan struct{}),
+		fetching: map[storage.Key]chan struct{}{}}
+	go s.run()
+	return s
+}
+
+// offer takes over a share of a path whose pages have just reached the host, and queues what storage lacks of it.
+func (s *storer) offer(path *pin) {
+	defer path.release()
+	s.mu.Lock()
+	off := s.degraded != "" || s.readOnly
+	s.mu.Unlock()
+	job := new(radix.Store)
+	if off || !s.c.tree.BeginStore(path.id, job) {
+		return
+	}
+	n := len(job.Full)
+	s.mu.Lock()
+	room := s.queued+n <= s.c.cfg.StoreQueueMax && len(s.jobs) < cap(s.jobs)
+	if room {
+		s.queued += n
+	}
+	s.mu.Unlock()
+	if !room {
+		s.c.count.storeSkipped.Add(uint64(n))
+		s.c.bug("finish store", s.c.tree.FinishStore(job.ID, 0))
+		return
+	}
+	s.jobs <- job // offers come from one goroutine at a time: the room seen is still there
+}
+
+// run writes jobs until the cache closes.
+func (s *storer) run() {
+	defer close(s.end)
+	for {
+		select {
+		case job := <-s.jobs:
+			s.write(job)
+		case <-s.c.background.Done():
+			for {
+				select {
+				case job := <-s.jobs:
+					s.done(job, 0)
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s *storer) done(job *radix.Store, n int) {
+	s.c.bug("finish store", s.c.tree.FinishStore(job.ID, n))
+	s.c.count.storedPages.Add(uint64(n))
+	s.c.count.storeSkipped.Add(uint64(len(job.Full) - n))
+	s.mu.Lock()
+	s.queued -= len(job.Full)
+	s.mu.Unlock()
+	s.c.drainOrphans()
+	s.c.room.ring()
+	s.change.ring()
+}
+
+// write stores a job batch by batch; the pages up to the first that failed count as stored.
+func (s *storer) write(job *radix.Store) {
+	stored := 0
+	for from := 0; from < len(job.Full); from += s.c.cfg.StorageBatch {
+		to := min(from+s.c.cfg.StorageBatch, len(job.Full))
+		n, err := s.writeBatch(job, from, to)
+		stored += n
+		if err != nil {
+			s.fault("write", err)
+		}
+		if n < to-from || s.c.background.Err() != nil {
+			break
+		}
+	}
+	s.done(job, stored)
+}
+
+// writeBatch stores positions [from, to) of a job and returns how many from the start are whole in storage.
+func (s *storer) writeBatch(job *radix.Store, from, to int) (int, error) {
+	var b objects
+	defer b.release(s.c)
+	if err := b.add(s, s.c.full, job.Full[from:to], job.Hashes[from:to], 0); err != nil {
+		return 0, err
+	}
+	for _, p := range s.c.windows {
+		if err := b.add(s, p, job.Windows[p][from:to], job.Hashes[from:to], 0); err != nil {
+			return 0, err
+		}
+	}
+	errs := make([]error, len(b.keys))
+	if err := s.guard(func() error { return s.store.Put(s.c.background, b.keys, b.bytes, errs) }); err != nil {
+		return 0, err
+	}
+	good := to - from
+	var first error
+	for i, err := range errs {
+		if err == nil {
+			s.c.count.storageWrite.Add(uint64(len(b.bytes[i])))
+			continue
+		}
+		if first == nil {
+			first = err
+		}
+		good = min(good, b.at[i])
+	}
+	return good, first
+}
+
+// objects are host pages of one batch as keys and bytes, held by views.
+type objects struct {
+	pool  []int
+	at    []int // index within the batch
+	keys  []storage.Key
+	bytes [][]byte
+	views []ffi.Lease
+}
+
+// add views the pages of one pool; NoHostPage entries are left out. Their positions count from at.
+func (b *objects) add(s *storer, pool int, pages []ids.HostPage, hashes []radix.Hash, at int) error {
+	var view []ids.HostPage
+	for i, page := range pages {
+		if page == ids.NoHostPage {
+			continue
+		}
+		view = append(view, page)
+		b.pool, b.at = append(b.pool, pool), append(b.at, at+i)
+		b.keys = append(b.keys, s.keys.key(pool, hashes[i]))
+	}
+	if len(view) == 0 {
+		return nil
+	}
+	bytes := make([][]byte, len(view))
+	lease, err := s.c.eng.HostView(ffi.HostPages{Pool: uint32(pool), Pages: view}, bytes)
+	if err != nil {
+		return fromEngine(err)
+	}
+	b.bytes, b.views = append(b.bytes, bytes...), append(b.views, lease)
+	return nil
+}
+
+func (b *objects) release(c *Core) {
+	for _, v := range b.views {
+		c.bug("view release", c.eng.LeaseRelease(v))
+	}
+	b.views = nil
+}
+
+// guard runs a call of the backend; a panic there is a fault, not the end of the program.
+func (s *storer) guard(call func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the storage backend panicked: %v", r)
+		}
+	}()
+	return call()
+}
+
+// fault counts a failed operation and turns off what cannot work any more.
+func (s *storer) fault(op string, err error) {
+	s.c.count.storageFaults.Add(1)
+	full, gone := errors.Is(err, storage.ErrFull), errors.Is(err, storage.ErrUnavailable)
+	s.mu.Lock()
+	first := s.degraded == "" && !s.readOnly
+	switch {
+	case gone:
+		s.degraded = fmt.Sprintf("storage is off: %v", err)
+	case full:
+		s.readOnly = true
+	}
+	s.mu.Unlock()
+	if !full && !gone {
+		s.c.log.Warn("hicache: storage operation failed", "operation", op, "store", s.store.Name(), "error", err)
+	} else if first {
+		s.c.log.Error("hicache: storage is given up", "operation", op, "store", s.store.Name(), "error", err)
+	}
+}
+
+func (s *storer) off() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.degraded != ""
+}
+
+func (s *storer) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queued == 0 && len(s.fetching) == 0
+}
+
+// drain waits until the queue is empty.
+func (s *storer) drain(ctx context.Context) error {
+	for {
+		change := s.change.wait()
+		s.mu.Lock()
+		queued := s.queued
+		s.mu.Unlock()
+		if queued == 0 {
+			return nil
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *storer) wait() { <-s.end }
+
+func (s *storer) stats(out *metrics.Stats) {
+	s.mu.Lock()
+	out.StoreQueueNow, out.Degraded = int64(s.queued), s.degraded
+	if s.readOnly && s.degraded == "" {
+		out.Degraded = "storage takes no more pages: it is full"
+	}
+	s.mu.Unlock()
+	out.Evicted.Storage = uint64(s.store.Stats().Evicted)
+}
+
+// missing sorts an error of one object: a miss, a corrupt object, or a fault. Each is counted; none is served.
+func (s *storer) missing(err error) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s.c.count.storageMisses.Add(1)
+	case errors.Is(err, storage.ErrCorrupt):
+		s.c.count.storageCorrupt.Add(1)
+		s.c.log.Error("hicache: stored page is corrupt, not served", "store", s.store.Name(), "error", err)
+	default:
+		s.fault("read", err)
+	}
+}

@@ -1,0 +1,130 @@
+package hicache
+
+import (
+	"context"
+	"iter"
+
+	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/lifecycle"
+)
+
+// SequenceOptions tune one sequence.
+type SequenceOptions struct {
+	Namespace Namespace
+	Stream    Stream // Compute stream of its steps.
+	FullHit   bool   // As MatchOptions.FullHit.
+	Wait      bool   // As LoadOptions.Wait.
+	NoStorage bool   // As LoadOptions.NoStorage.
+	// WindowTailOnly is as LoadOptions.WindowTailOnly, for the prompt.
+	WindowTailOnly bool
+}
+
+// Sequence is a request that lives over many steps. It owns its pages; between steps it holds no lease, so they may move.
+type Sequence struct {
+	c *Cache
+	s *lifecycle.Sequence
+}
+
+// Begin starts a sequence for a prompt: match, load and pages for all of the prompt, in one call. Errors as for Load. The sequence must go
+// to Finish or Abort once.
+func (c *Cache) Begin(ctx context.Context, prompt []uint32, o SequenceOptions) (*Sequence, error) {
+	s, err := c.core.Begin(ctx, prompt, lifecycle.MatchRequest{Namespace: o.Namespace.radix(), FullHit: o.FullHit},
+		lifecycle.LoadRequest{Stream: uint64(o.Stream), Wait: o.Wait, NoStorage: o.NoStorage, WindowTailOnly: o.WindowTailOnly})
+	if err != nil {
+		return nil, c.publicError("begin", err)
+	}
+	return &Sequence{c: c, s: s}, nil
+}
+
+// Prefix is the number of prompt tokens that need no compute.
+func (s *Sequence) Prefix() int { return s.s.Prefix() }
+
+// Hit says which tier supplied the prefix.
+func (s *Sequence) Hit() HitTokens {
+	d, h, st := s.s.Hit()
+	return HitTokens{d, h, st}
+}
+
+// Len is the number of tokens that the sequence has pages for.
+func (s *Sequence) Len() int { return s.s.Len() }
+
+// VirtualPages are the FULL pages of the sequence, in order. The slice is valid until the next Extend, Step, Publish or end.
+func (s *Sequence) VirtualPages() []ids.VirtualPage { return s.s.VirtualPages() }
+
+// Append names tokens that were generated and whose pages were taken by Extend or Step, so that Publish and Finish know them.
+// ErrInvalid if there are more than Len.
+func (s *Sequence) Append(tokens ...uint32) error {
+	return s.c.publicErrorOrNil("append", s.s.Append(tokens))
+}
+
+// Publish inserts the whole pages of the named tokens, as Cache.Insert does; computed says how many tokens' KV is written by
+// enqueued kernels (0: all named tokens). For chunked prefill, and for long generations that others may share.
+func (s *Sequence) Publish(computed int) error {
+	return s.c.publicErrorOrNil("publish", s.c.core.Publish(s.s, computed))
+}
+
+// Finish publishes all named tokens and ends the sequence. A page that the last token filled is published too.
+func (s *Sequence) Finish() error {
+	return s.c.publicErrorOrNil("finish", s.c.core.Finish(s.s))
+}
+
+// Abort ends the sequence without publishing anything more; what it published before stays. A second end does nothing.
+func (s *Sequence) Abort() { s.c.core.Abort(s.s) }
+
+// Growth asks for room for NewTokens more tokens of a sequence; 0 leaves it as it is.
+type Growth struct {
+	Sequence  *Sequence
+	NewTokens int
+}
+
+// Extend gives every sequence of the batch room for its new tokens, or none of them (ErrNoCapacity): the tail page is filled first, then
+// new pages are taken. One border crossing for the batch, however large.
+func (c *Cache) Extend(ctx context.Context, batch []Growth, wait bool) error {
+	return c.publicErrorOrNil("extend", c.core.Extend(ctx, growths(batch), wait))
+}
+
+func growths(batch []Growth) []lifecycle.Growth {
+	g := make([]lifecycle.Growth, len(batch))
+	for i, b := range batch {
+		g[i] = lifecycle.Growth{Sequence: b.Sequence.s, NewTokens: b.NewTokens}
+	}
+	return g
+}
+
+// Step extends a batch (as Extend does), opens a unit of compute over all of its pages on the stream and gives their page tables, in a
+// fixed number of border crossings whatever the batch's size. The pages stay where they are until Close. Errors as for Extend; nothing is open then.
+func (c *Cache) Step(ctx context.Context, stream Stream, batch []Growth, wait bool) (*Step, error) {
+	st, err := c.core.Step(ctx, uint64(stream), growths(batch), wait)
+	if err != nil {
+		return nil, c.publicError("step", err)
+	}
+	return &Step{c: c, s: st}, nil
+}
+
+// Step is an open unit of compute.
+type Step struct {
+	c *Cache
+	s *lifecycle.Step
+}
+
+// Tables gives the page tables of the whole batch for one pool, in the form that attention kernels take: sequence i has the kernel ids
+// ids[indptr[i]:indptr[i+1]], one a page. Valid until Close.
+func (s *Step) Tables(pool int) (indptr []int32, kernelIDs []ids.KernelID, err error) {
+	indptr, kernelIDs, err = s.s.Tables(pool)
+	return indptr, kernelIDs, s.c.publicErrorOrNil("step", err)
+}
+
+// Layers is as Lease.Layers, for the loads of all sequences in the batch.
+func (s *Step) Layers() iter.Seq2[int, error] {
+	return func(yield func(int, error) bool) {
+		for _, layer := range s.c.layers {
+			err := s.c.publicErrorOrNil("step", s.s.WaitLayer(layer))
+			if !yield(int(layer), err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Close says that the step's kernels are enqueued: the pages may move again, behind them. It cannot fail; a second Close does nothing.
+func (s *Step) Close() { s.s.Close() }
