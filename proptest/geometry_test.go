@@ -54,7 +54,7 @@ func (g *geometry) options(t *rapid.T, backend ffi.Backend, pageTokens uint32) *
 
 // fixed is the geometry with nothing drawn.
 func (g *geometry) fixed(backend ffi.Backend, pageTokens uint32) *ffi.Options {
-	o := &ffi.Options{Backend: backend, Fault: ffi.FaultOptions{Enabled: 1, Hold: 1, Seed: 1}}
+	o := &ffi.Options{Backend: backend, Sabotage: sabotage(), Fault: ffi.FaultOptions{Enabled: 1, Hold: 1, Seed: 1}}
 	for _, p := range g.pools {
 		if p.Role != ffi.RoleState {
 			p.PageTokens = pageTokens

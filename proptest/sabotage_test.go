@@ -1,0 +1,113 @@
+package proptest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/hicache/hicache/ffi"
+)
+
+// The deliberate faults that a library built with HICACHE_SABOTAGE accepts. Each must turn the random tests and the replay red; a check
+// that stays green here checks nothing.
+var sabotages = []struct {
+	name string
+	bits ffi.Sabotage
+}{
+	{"virtual ids on the wire", ffi.SabotageVirtualOnWire},
+	{"compaction ignores pins", ffi.SabotageIgnorePins},
+	{"a copy drops the last layer", ffi.SabotageDropLastLayer},
+}
+
+const sabotageVariable = "HICACHE_SABOTAGE" // Bits that the random tests pass to the engine; for the tests below.
+
+// sabotage is what the environment asks for.
+func sabotage() ffi.Sabotage {
+	bits, _ := strconv.ParseUint(os.Getenv(sabotageVariable), 0, 32)
+	return ffi.Sabotage(bits)
+}
+
+// sabotagedLibrary finds the sabotage build, or skips loudly.
+func sabotagedLibrary(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", "build-sabotage", "libhicache.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("NOT TESTED, no build-sabotage/libhicache.so: cmake -S . -B build-sabotage -DHICACHE_SABOTAGE=ON -DHICACHE_TESTS=OFF && cmake --build build-sabotage")
+	}
+	return path
+}
+
+// TestSabotageIsCaughtByTheRandomTests runs this test binary again, on a library that is broken on purpose.
+func TestSabotageIsCaughtByTheRandomTests(t *testing.T) {
+	library := sabotagedLibrary(t)
+	for _, property := range []string{"TestEngine", "TestCache"} {
+		for _, s := range sabotages {
+			t.Run(property+"/"+s.name, func(t *testing.T) {
+				mustFail(t, library, s.bits, os.Args[0], "-test.run=^"+property+"$", "-test.count=1", "-rapid.nofailfile", "-rapid.shrinktime=1s", "-rapid.seed=1")
+			})
+		}
+		t.Run(property+"/none", func(t *testing.T) {
+			mustPass(t, library, os.Args[0], "-test.run=^"+property+"$", "-rapid.checks=5", "-rapid.nofailfile")
+		})
+	}
+}
+
+// TestSabotageIsCaughtByReplay replays a workload whose pages move and come back from the host.
+func TestSabotageIsCaughtByReplay(t *testing.T) {
+	library := sabotagedLibrary(t)
+	program := filepath.Join(t.TempDir(), "hicache")
+	if out, err := exec.Command("go", "build", "-o", program, "../gohicache/cmd/hicache").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	arguments := []string{"replay", "--workload", "chat", "--geometry", "gemma-3-27b", "--scale", "512", "--device", "20000tok", "--host", "60000tok",
+		"--limit", "400", "--concurrency", "4", "--verify", "all", "--json"}
+	for _, s := range sabotages {
+		t.Run(s.name, func(t *testing.T) {
+			output := mustFail(t, library, 0, program, append(arguments, "--sabotage", fmt.Sprint(uint32(s.bits)))...)
+			if s.bits != ffi.SabotageIgnorePins && !bytes.Contains(output, []byte("mismatch")) {
+				t.Errorf("failed for another reason:\n%s", output)
+			}
+		})
+	}
+	t.Run("none", func(t *testing.T) { mustPass(t, library, program, arguments...) })
+}
+
+func mustFail(t *testing.T, library string, bits ffi.Sabotage, program string, arguments ...string) []byte {
+	t.Helper()
+	output, err := runWith(t, library, bits, program, arguments...)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		t.Fatalf("a broken library was not noticed (%v):\n%s", err, tail(output))
+	}
+	if code := exit.ExitCode(); code != 1 {
+		t.Fatalf("exit code %d, want 1 (a check failed):\n%s", code, tail(output))
+	}
+	return output
+}
+
+func mustPass(t *testing.T, library, program string, arguments ...string) {
+	t.Helper()
+	if output, err := runWith(t, library, 0, program, arguments...); err != nil {
+		t.Fatalf("the same run without a fault fails too: %v\n%s", err, tail(output))
+	}
+}
+
+func runWith(t *testing.T, library string, bits ffi.Sabotage, program string, arguments ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	command := exec.CommandContext(ctx, program, arguments...)
+	command.Env = append(os.Environ(), libraryVariable+"="+library, fmt.Sprintf("%s=%d", sabotageVariable, bits))
+	return command.CombinedOutput()
+}
+
+func tail(output []byte) []byte { return output[max(0, len(output)-4000):] }
