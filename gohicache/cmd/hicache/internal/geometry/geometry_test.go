@@ -113,20 +113,44 @@ func TestParsePool(t *testing.T) {
 
 func TestLinesOfATokenSize(t *testing.T) {
 	g, _ := Named("tri")
-	lines, err := g.Lines(Demand{Tokens: 1000, PageTokens: 16, Windows: 2, WindowSpare: 1, States: 3, SinkPages: 1})
+	lines, err := g.Lines(Demand{Tokens: 1000, PageTokens: 16, Requests: 2, States: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, pages := range []int64{63, 2 * 65, 3} {
-		if lines[i].Pages != pages || lines[i].SinkPages != 1 || lines[i].PageBytes != g.Pools[i].PageBytes(16) {
+	for i, pages := range []int64{63, 2 * 65, 4} {
+		if lines[i].Pages != pages || lines[i].PageBytes != g.Pools[i].PageBytes(16) {
 			t.Errorf("line %d: %+v, want %d pages", i, lines[i], pages)
 		}
 	}
-	total, err := Total(lines)
-	if want := 64*g.Pools[0].PageBytes(16) + 131*g.Pools[1].PageBytes(16) + 4*g.Pools[2].PageBytes(16); err != nil || total != want {
-		t.Errorf("total %d, %v; want %d", total, err, want)
+	if more, _ := g.Lines(Demand{Tokens: 1000, PageTokens: 16, Requests: 2, WindowTokens: 4096}); more[1].Pages != 2*257 {
+		t.Errorf("windows of 4096 new tokens: %+v", more[1])
 	}
 	if _, err := g.Lines(Demand{Tokens: math.MaxInt64 / 2, PageTokens: 16}); err == nil {
+		t.Error("more than 2^63 bytes were accepted")
+	}
+}
+
+func TestPlace(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		lines []Line
+		sink  bool
+		want  Arena
+	}{
+		{"one pool", []Line{{Role: Full, Pages: 1000, PageBytes: 64}}, true, Arena{Bytes: 1001 * 64, SinkBytes: 64}},
+		{"host", []Line{{Role: Full, Pages: 1000, PageBytes: 64}}, false, Arena{Bytes: 1000 * 64}},
+		// Sink to 260; SWA pages 1 to 3 of 260 bytes, to 1040; FULL from page 11 of 100 bytes (1100), 5 pages.
+		{"two pools", []Line{{Role: Full, Pages: 5, PageBytes: 100}, {Role: SWA, Pages: 3, PageBytes: 260}}, true, Arena{Bytes: 1600, SinkBytes: 260, Waste: 60}},
+		// State up (pages of 500 from 1), SWA floats (next multiple of 260 after 1500 is 1560), FULL down (from 2100).
+		{"three pools", []Line{{Role: Full, Pages: 1, PageBytes: 100}, {Role: SWA, Pages: 2, PageBytes: 260}, {Role: State, Pages: 2, PageBytes: 500}}, true,
+			Arena{Bytes: 2200, SinkBytes: 500, Waste: 80}},
+		{"an empty pool takes nothing", []Line{{Role: Full, Pages: 5, PageBytes: 100}, {Role: SWA, Pages: 0, PageBytes: 260}}, false, Arena{Bytes: 500}},
+	} {
+		if got, err := Place(c.lines, c.sink); err != nil || got != c.want {
+			t.Errorf("%s: %+v, %v; want %+v", c.name, got, err, c.want)
+		}
+	}
+	if _, err := Place([]Line{{Role: SWA, Pages: 1 << 40, PageBytes: 1 << 22}, {Role: Full, Pages: 1 << 40, PageBytes: 1 << 22}}, true); err == nil {
 		t.Error("more than 2^63 bytes were accepted")
 	}
 }

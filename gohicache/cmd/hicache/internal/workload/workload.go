@@ -201,3 +201,13 @@ func (s *stream) shared(n int, median, sigma float64, lo, hi int) []text {
 	}
 	return out
 }
+
+// PromptTokensMax is the longest prompt that a stream with these options makes.
+func PromptTokensMax(o Options) int {
+	for _, k := range kinds {
+		if k.name == o.Kind && o.PromptTokensMax == 0 {
+			return k.promptMax
+		}
+	}
+	return o.PromptTokensMax
+}
