@@ -169,7 +169,8 @@ typedef struct hicache_fault_options {
                             // an order and with virtual delays drawn from `seed`: a run repeats exactly.
   uint32_t reserved0;
   uint64_t seed;
-  uint64_t fail_transfer_n; // The n-th transfer (from 1) fails; 0 none.
+  uint64_t fail_transfer_n; // The n-th transfer (from 1) fails; 0 none. An injected failure is a completion with status DEVICE and
+                            // native_code EIO; it leaves its target partly written, its source intact, and does not poison the engine.
   uint32_t fail_ppm;        // Each transfer fails with this probability in parts per million.
   uint32_t hold;            // 1: transfers run only by hicache_fault_run or once released by hicache_fault_hold.
   uint64_t delay_max_ns;    // Virtual delay of a transfer, uniform in [0, max].
@@ -196,7 +197,8 @@ typedef struct hicache_options {
   uint32_t reservation_max;   // 0 = 1024.
   uint32_t lease_max;         // 0 = 4096.
   uint32_t step_max;          // Open steps; 0 = 256.
-  uint32_t held_pages_max;    // Page entries in all leases, reservations, tickets and open steps together; 0 = 4 × pages, at least 64 Ki.
+  uint32_t held_pages_max;    // Page entries in all leases, reservations, tickets and open steps of a tier together; 0 = 2 × the pages that
+                              // can be in use at once, at least 64 Ki.
   uint32_t sabotage;          // HICACHE_SABOTAGE_*; 0.
   hicache_fault_options_t fault;
 } hicache_options_t;
@@ -229,9 +231,12 @@ typedef struct hicache_pool_info {
   uint32_t id_owner;              // Pool that hands out this pool's virtual ids: itself, or the FULL pool.
   uint64_t kernel_page_scale;     // Page-granular kernel id = physical page * scale + offset.
   uint64_t kernel_page_offset;
-  uint64_t layer_stride_bytes;    // Of layer index l in the envelope, and of token t: address = base + p * page_bytes
-  uint64_t token_stride_bytes;    //   + l * layer_stride + t * token_stride (+ v_offset for V).
+  // K row of layer index l and token t in page p: arena_base + p * page_bytes + l * layer_stride + t * token_stride.
+  // V row: arena_base + p * page_bytes + l * layer_stride + v_offset + t * v_token_stride.
+  uint64_t layer_stride_bytes;
+  uint64_t token_stride_bytes;
   uint64_t v_offset_bytes;
+  uint64_t v_token_stride_bytes;
 } hicache_pool_info_t;
 HICACHE_API hicache_status_t hicache_pool_info(hicache_engine_t *engine, uint32_t tier, uint32_t pool, hicache_pool_info_t *info_out,
                                                hicache_error_t *error);
@@ -325,7 +330,7 @@ typedef struct hicache_transfer {
   uint32_t bind_count;
   uint64_t stream;            // CUDA: the stream whose work so far the copy must follow (producer of a back-up; last reader of reused
                               // pages). 0 = the legacy default stream. Ignored by the CPU and null backends.
-  hicache_ticket_t after;     // Publish order: the ring reports this transfer after that one; 0 none.
+  hicache_ticket_t after;     // Publish order: the ring reports this transfer after that one; 0 none. A ticket that is over is fine.
   uint64_t user;              // Returned in the completion.
 } hicache_transfer_t;
 
@@ -333,14 +338,16 @@ typedef struct hicache_transfer {
 // still move. Every page in `copies` and `binds` takes a page of the reservation: an owner page must be one of its virtual ids, an SWA
 // page any allocated virtual page (of this reservation or before) without a window page. Pages of the reservation that are not
 // mentioned are given back. Consumes the reservation on success only. The ticket pins each device and host page it touches until the
-// ring has its completion. A failed transfer leaves the pages bound with undefined content: the caller frees them.
+// completion has been read. A failed transfer leaves the pages bound with undefined content: the caller frees them.
 // *ticket_out is 0 if there was nothing to copy. Cost on the caller: O(copies) table work; the copies run behind.
-// Errors: STALE_ID, NOT_MAPPED, INVALID_ARGUMENT (a page twice, an SWA page that has a window page, more pages than reserved), LIMIT.
+// Errors: STALE_ID, NOT_MAPPED, INVALID_ARGUMENT (a page twice, an SWA page that has a window page, more pages than reserved), BUSY (a
+// host page that a back-up is still writing: its completion has not been read), LIMIT.
 HICACHE_API hicache_status_t hicache_load(hicache_engine_t *engine, const hicache_transfer_t *transfer, hicache_ticket_t *ticket_out,
                                           hicache_error_t *error);
 
 // Queues device-to-host copies of bound pages into host pages that the caller has taken. The source stays as it is, also when the copy
-// fails. A page freed meanwhile keeps its bytes until the copy has read them. Errors: NOT_MAPPED, STALE_ID, INVALID_ARGUMENT, LIMIT.
+// fails. A page freed meanwhile keeps its bytes until the copy has read them. Errors: NOT_MAPPED, STALE_ID, INVALID_ARGUMENT (a host page
+// twice), BUSY (a page of either tier that another ticket is still writing), LIMIT.
 HICACHE_API hicache_status_t hicache_back_up(hicache_engine_t *engine, const hicache_transfer_t *transfer, hicache_ticket_t *ticket_out,
                                              hicache_error_t *error);
 
@@ -552,7 +559,8 @@ HICACHE_API hicache_status_t hicache_verify(hicache_engine_t *engine, char *repo
 // how many steps ran. UNSUPPORTED if the engine was opened without.
 HICACHE_API hicache_status_t hicache_fault_run(hicache_engine_t *engine, uint32_t count, uint32_t layers, uint32_t *ran_out,
                                                hicache_error_t *error);
-// Holds (1) or releases (0) transfers submitted from now on; fail_next makes the next `fail_next` transfers fail.
+// Holds transfers submitted from now on (1), or holds no more and releases those that are held (0); fail_next makes the next `fail_next`
+// transfers fail.
 HICACHE_API hicache_status_t hicache_fault_hold(hicache_engine_t *engine, uint32_t hold, uint32_t fail_next, hicache_error_t *error);
 
 // Sizes and offsets as this library was compiled, for binding tests: entry i is "struct.field" (or "struct" for its size). Returns

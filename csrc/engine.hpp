@@ -1,0 +1,105 @@
+// An engine: two arenas, a backend and the transfers between them, behind one mutex. What the functions of hicache.h do once their arguments
+// have been checked at the edge.
+//
+// Threads: `mutex` guards the arenas and the transfer table. Functions that say "takes the lock" lock it themselves; all others are called
+// with it held. Order of locks: mutex, then a backend's, then the ring's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arena.hpp"
+#include "backend.hpp"
+#include "engine_options.hpp"
+#include "status.hpp"
+#include "transfer.hpp"
+
+namespace hicache {
+
+class Engine {
+ public:
+  // `options` have been checked. Takes all memory, starts the threads.
+  static Status open(const EngineOptions &options, std::unique_ptr<Engine> *engine_out, ErrorDetail *error);
+  ~Engine();
+
+  std::mutex mutex;
+
+  // BUSY while leases, reservations or steps are held; else nothing new is taken any more.
+  Status begin_close(ErrorDetail *error);
+  bool closing() const { return closing_; }
+  // Wakes those who wait and blocks until all transfers have ended. Without the lock.
+  void drain();
+  // DEVICE once the device has failed.
+  Status check_poison(ErrorDetail *error) const;
+
+  Arena &device() { return *device_; }
+  Arena *host() { return host_.get(); } // NULL: no host tier.
+  TransferTable &transfers() { return *transfers_; }
+  Backend &backend() { return *backend_; }
+  uint32_t pool_count() const { return static_cast<uint32_t>(options_.pools.size()); }
+  uint64_t held_pages_max() const { return held_pages_max_; }
+  // The arena of a HICACHE_TIER_*; INVALID_ARGUMENT or, without a host tier, UNSUPPORTED.
+  Status arena_of(uint32_t tier, Arena **arena_out, ErrorDetail *error);
+  // error.ticket for a refusal that names a page; returns `status`.
+  Status explain(uint32_t tier, Status status, ErrorDetail *error) const;
+
+  Status pool_info(uint32_t tier, uint32_t pool, hicache_pool_info_t *info_out, ErrorDetail *error);
+  Status step_open(uint64_t stream, std::span<const hicache_pages_t> pages, hicache_step_t *step_out, ErrorDetail *error);
+  Status step_close(hicache_step_t step, ErrorDetail *error);
+  Status lease_release(hicache_lease_t lease, ErrorDetail *error);
+  Status kernel_ids(uint64_t holder, uint32_t pool, uint32_t granularity, const uint32_t *vpages, uint32_t count, int32_t *ids_out,
+                    uint32_t *sink_count_out, ErrorDetail *error);
+  Status host_view(std::span<const hicache_host_pages_t> pages, void **addresses_out, hicache_lease_t *lease_out, ErrorDetail *error);
+  Status tags(uint32_t tier, uint32_t pool, const uint32_t *pages, uint32_t count, uint64_t *tags, bool write, ErrorDetail *error);
+  Status resize(uint64_t device_bytes, ErrorDetail *error);
+  void stats(hicache_stats_t *stats_out);
+  // All violations, one a line; empty if there are none.
+  std::string verify() const;
+
+  // Block; take the lock themselves.
+  Status completion_wait(uint64_t timeout_ns, hicache_completion_t *completions_out, uint32_t capacity, uint32_t *count_out,
+                         ErrorDetail *error);
+  Status layer_wait(hicache_ticket_t ticket, uint32_t layer, uint64_t stream, ErrorDetail *error);
+
+ private:
+  // The arena's hands: one a tier.
+  class TierMover final : public Mover {
+   public:
+    void connect(Engine *engine, Tier tier) {
+      engine_ = engine;
+      tier_ = tier;
+    }
+    Status move_pages(std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
+    Status zero_pages(std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
+    Status copy_pages(std::span<const PageCopy> copies, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
+
+   private:
+    Engine *engine_ = nullptr;
+    Tier tier_ = Tier::kDevice;
+  };
+
+  explicit Engine(const EngineOptions &options);
+  Status open_arenas(ErrorDetail *error);
+  Status open_backend(ErrorDetail *error);
+  ArenaOptions arena_options(Tier tier);
+
+  const EngineOptions options_;
+  LayerOrder layers_;
+  TierMover movers_[2];
+  std::unique_ptr<Arena> device_;
+  std::unique_ptr<Arena> host_;
+  // The backend's threads report to the table: it is destroyed after them.
+  std::unique_ptr<TransferTable> transfers_;
+  std::unique_ptr<Backend> backend_;
+  uint64_t held_pages_max_ = 0;
+  uint64_t moves_during_transfer_ = 0;
+  uint64_t sink_translations_ = 0;
+  bool backend_open_ = false;
+  bool closing_ = false;
+};
+
+} // namespace hicache

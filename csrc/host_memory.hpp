@@ -1,0 +1,38 @@
+// Page-aligned host memory for arenas: reserved whole at open, backed by huge pages where the kernel has them, and paid for only when touched.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hicache {
+
+// A mapping of `reserved` bytes of which the first `bytes` are in use. Owns the mapping unless it adopted a caller's buffer.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  ~HostMemory();
+  HostMemory(const HostMemory &) = delete;
+  HostMemory &operator=(const HostMemory &) = delete;
+
+  // Reserves bytes_max (>= bytes) of address space, zero on first touch. Returns 0 or errno. Costs no RAM.
+  int reserve(uint64_t bytes, uint64_t bytes_max);
+  // Uses a caller's buffer, which must outlive this object.
+  void adopt(void *buffer, uint64_t bytes);
+  // Changes the part in use within the reserved range; RAM above a lower end goes back to the system. Returns 0 or errno.
+  int resize(uint64_t bytes);
+  // Touches [0, bytes) with `threads` threads, so that later first accesses do not pay for page faults.
+  void touch(unsigned threads);
+
+  std::byte *base() const { return base_; }
+  uint64_t bytes() const { return bytes_; }
+  uint64_t reserved() const { return reserved_; }
+
+ private:
+  std::byte *base_ = nullptr;
+  uint64_t bytes_ = 0;
+  uint64_t reserved_ = 0;
+  void *mapping_ = nullptr; // What munmap gets; NULL when adopted.
+  uint64_t mapping_bytes_ = 0;
+};
+
+} // namespace hicache
