@@ -49,14 +49,19 @@ func newFrame() *frame { return frames.Get().(*frame) }
 // release gives the frame back. The caller's memory is forgotten: a pool of frames must not keep a server's buffers alive.
 func (f *frame) release() {
 	clear(f.hold[:])
-	clear(f.takes)
-	clear(f.pages)
-	clear(f.sequences)
-	clear(f.hostTakes)
-	clear(f.hostPages)
-	f.takes, f.pages, f.sequences = f.takes[:0], f.pages[:0], f.sequences[:0]
-	f.hostTakes, f.hostPages = f.hostTakes[:0], f.hostPages[:0]
+	f.takes = forget(f.takes)
+	f.pages = forget(f.pages)
+	f.sequences = forget(f.sequences)
+	f.hostTakes = forget(f.hostTakes)
+	f.hostPages = forget(f.hostPages)
 	frames.Put(f)
+}
+
+func forget[T any](s []T) []T {
+	if len(s) > 0 {
+		clear(s)
+	}
+	return s[:0]
 }
 
 func (e *abiError) reset() {
