@@ -88,3 +88,55 @@ func TestWorkedExamplesUnderBothPlacements(t *testing.T) {
 		t.Run(name, func(t *testing.T) { checkScript(t, name, reference) })
 	}
 }
+
+const manual = "../../../docs/SCRIPT.md"
+
+// TestManualExamples runs every example of docs/SCRIPT.md; each command must have one.
+func TestManualExamples(t *testing.T) {
+	needLibrary(t)
+	text, err := os.ReadFile(manual)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const fence = "```script\n"
+	parts := strings.Split(string(text), fence)
+	shown := map[string]bool{}
+	for i, part := range parts[1:] {
+		body, rest, ok := strings.Cut(part, "```")
+		if !ok {
+			t.Fatalf("example %d is not closed", i+1)
+		}
+		f, err := Parse("example of docs/SCRIPT.md", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range f.Blocks {
+			shown[b.Command] = true
+		}
+		if !*rewriteScripts {
+			checkScript(t, f.Name, body)
+			continue
+		}
+		results, err := RunFile(f, "")
+		if err != nil {
+			t.Errorf("close: %v", err)
+		}
+		outputs := make([]string, len(results))
+		for j, r := range results {
+			if outputs[j] = r.Output; !f.Blocks[j].Compared && r.Failed {
+				t.Errorf("%s: %s", r.Command, r.Output)
+			}
+		}
+		parts[i+1] = f.Rewrite(outputs) + "```" + rest
+	}
+	for _, name := range Commands() {
+		if !shown[name] {
+			t.Errorf("%s has no example", name)
+		}
+	}
+	if *rewriteScripts {
+		if err := os.WriteFile(manual, []byte(strings.Join(parts, fence)), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
