@@ -51,6 +51,8 @@ type Store interface {
 	// Name says what it is for logs and keys of reports: "file", "shm", ...
 	Name() string
 	Capabilities() Capabilities
+	// Ready is nil, or ErrUnavailable with the reason why the store cannot be used. Asked once when a cache opens.
+	Ready(ctx context.Context) error
 	// Exists sets found[i] for each key. It may be answered from memory, and an object may be gone when it is read.
 	Exists(ctx context.Context, keys []Key, found []bool) error
 	// Get reads objects into dst[i] (each exactly the object's length) and sets errs[i]: nil, fs.ErrNotExist for a miss, ErrCorrupt, or an I/O

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/invariants"
 	"github.com/hicache/hicache/gohicache/metrics"
 )
 
@@ -137,35 +138,28 @@ func (c *Core) Verify() error {
 	return nil
 }
 
-// verifyOwnership checks that the engine has no fewer live pages than the tree names, and exactly as many when nobody holds any and
-// nothing is in flight: a page too many is a leak.
-func (c *Core) verifyOwnership() (wrong []string) {
-	c.holds.mu.Lock()
-	held := len(c.holds.m)
-	c.holds.mu.Unlock()
-	idle := held == 0 && c.ops.count() == 0 && c.count.pins.Load() == 0 && (c.storage == nil || c.storage.idle())
+// verifyOwnership compares what the engine has given out with what the tree names.
+func (c *Core) verifyOwnership() []string {
+	idle := len(c.holds.list()) == 0 && c.ops.count() == 0 && c.count.pins.Load() == 0 && (c.storage == nil || c.storage.idle())
+	var ledgers []invariants.Ledger
 	for p := range c.cfg.Pools {
 		n := c.tree.Counts(p)
-		for _, tier := range []struct {
-			name string
-			host bool
-			tree int
-		}{{"device", false, n.Device}, {"host", true, n.Host}} {
-			if tier.host && c.host == nil {
+		for _, host := range []bool{false, true} {
+			if host && c.host == nil {
 				continue
 			}
-			s, err := c.eng.PoolStats(tierOf(tier.host), uint32(p))
+			s, err := c.eng.PoolStats(tierOf(host), uint32(p))
 			if err != nil {
-				wrong = append(wrong, err.Error())
-				continue
+				return []string{err.Error()}
 			}
-			if live := int(s.LivePages); live < tier.tree || idle && live != tier.tree {
-				wrong = append(wrong, fmt.Sprintf("ownership: pool %s has %d live %s pages, the tree names %d (idle %v)",
-					c.cfg.Pools[p].Name, live, tier.name, tier.tree, idle))
+			l := invariants.Ledger{Pool: c.cfg.Pools[p].Name, Tier: "device", Live: int(s.LivePages), Named: n.Device}
+			if host {
+				l.Tier, l.Named = "host", n.Host
 			}
+			ledgers = append(ledgers, l)
 		}
 	}
-	return wrong
+	return invariants.Ownership(ledgers, idle)
 }
 
 // Drive runs held copies of fault injection and reads completions.

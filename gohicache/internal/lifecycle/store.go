@@ -37,6 +37,10 @@ const jobsMax = 4096
 func newStorer(c *Core) *storer {
 	s := &storer{c: c, store: c.cfg.Store, keys: newKeychain(&c.cfg), jobs: make(chan *radix.Store, jobsMax), end: make(chan struct{}),
 		fetching: map[storage.Key]chan struct{}{}}
+	if err := s.guard(func() error { return s.store.Ready(c.background) }); err != nil {
+		s.degraded = fmt.Sprintf("storage is off: %v", err)
+		c.log.Error("hicache: the cache goes on without storage", "store", s.store.Name(), "error", err)
+	}
 	go s.run()
 	return s
 }
