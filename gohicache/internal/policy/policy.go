@@ -18,21 +18,21 @@ type Entry struct {
 	Before     int    // tokens on the path before this node
 	Tokens     int    // tokens of this node
 	History    int    // tokens of the longest path that was ever inserted or matched through this node
-	Feature    uint32 // owned by the policy: set in Touch, kept with the node, copied on a split
+	Feature    uint32 // owned by a Learner: set in Touch, kept with the node, copied on a split
 }
 
-// Policy gives the eviction order of nodes. Implementations are pure functions of the entry and of what they learned through Touch and
-// Evicted; the tree calls all three under its own lock or with copies, so they must be safe for concurrent Key calls.
+// Policy gives the eviction order of nodes. Keys must be O(1), pure functions of the entry, the time and what a Learner has learned; the tree
+// asks for them whenever an entry may have changed, not when time passes.
 type Policy interface {
 	Name() string
-	// Key is called whenever an entry may have changed; it must be O(1). now is the tree's time.
 	Key(e *Entry, now uint64) Key
 }
 
-// Learner is a Policy that adapts. Calls are serialised by the tree.
+// Learner is a Policy that adapts. The tree serialises Touch and Evicted with each other, but calls Key beside Touch, so what Key reads must be
+// safe for that.
 type Learner interface {
 	Policy
-	// Touch tells of a request that covered e (before LastAccess and Hits change) and returns the new Feature.
+	// Touch tells of a request that covered e, before LastAccess and Hits change, and returns the new Feature.
 	Touch(e *Entry, now uint64) uint32
 	// Evicted tells that pages of e left the device.
 	Evicted(e *Entry, pages int, now uint64)

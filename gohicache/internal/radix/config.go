@@ -64,9 +64,6 @@ func Some(s string) Label { return Label{true, s} }
 // Namespace separates prefixes that share tokens but not KV. Two requests share pages only if both labels are equal.
 type Namespace struct{ LoRA, Salt Label }
 
-// Hash is a page's hash: SHA-256 over the previous page's hash and the page's tokens.
-type Hash [32]byte
-
 // ChangeKind says what happened to the pages of a Change.
 type ChangeKind uint8
 

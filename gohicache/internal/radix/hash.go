@@ -1,0 +1,203 @@
+package radix
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+)
+
+// Hash is a page's hash: SHA-256 over the hash of the page before and the page's tokens. It names the whole prefix up to the page.
+type Hash [32]byte
+
+// NamespaceSeed is what stands for "the hash before the first page" in a namespace; nil in the one without labels.
+func NamespaceSeed(ns Namespace) *Hash {
+	if !ns.LoRA.Set && !ns.Salt.Set {
+		return nil
+	}
+	h := sha256.New()
+	h.Write([]byte("sglang-cache-namespace-v1")) // the seed is part of keys that other caches share, so its text is theirs
+	for _, l := range []Label{ns.LoRA, ns.Salt} {
+		if !l.Set {
+			h.Write([]byte{0})
+			continue
+		}
+		var b [9]byte
+		b[0] = 1
+		binary.LittleEndian.PutUint64(b[1:], uint64(len(l.Text)))
+		h.Write(b[:])
+		h.Write([]byte(l.Text))
+	}
+	var s Hash
+	h.Sum(s[:0])
+	return &s
+}
+
+// HashPages appends the hashes of the pages of tokens to dst; prior is the hash before the first, nil for none. A partial page at the end has a hash too.
+func HashPages(prior *Hash, tokens []uint32, pageTokens int, dst []Hash) []Hash {
+	buf := make([]byte, 0, 32+4*pageTokens)
+	for len(tokens) > 0 {
+		page := tokens[:min(pageTokens, len(tokens))]
+		tokens = tokens[len(page):]
+		buf = buf[:0]
+		if prior != nil {
+			buf = append(buf, prior[:]...)
+		}
+		for _, v := range page {
+			buf = binary.LittleEndian.AppendUint32(buf, v)
+		}
+		dst = append(dst, sha256.Sum256(buf))
+		prior = &dst[len(dst)-1]
+	}
+	return dst
+}
+
+// HashWidePage is the hash of one page of 64-bit tokens. A page that fits 32 bits hashes as such.
+func HashWidePage(prior *Hash, page []uint64) Hash {
+	wide := false
+	for _, v := range page {
+		wide = wide || v > 1<<32-1
+	}
+	h := begin(prior)
+	var b [8]byte
+	if wide {
+		h.Write([]byte{0xff})
+	}
+	for _, v := range page {
+		if wide {
+			binary.LittleEndian.PutUint64(b[:], v)
+			h.Write(b[:])
+		} else {
+			binary.LittleEndian.PutUint32(b[:], uint32(v))
+			h.Write(b[:4])
+		}
+	}
+	var out Hash
+	h.Sum(out[:0])
+	return out
+}
+
+// HashBigramPage is the hash of one page of bigrams over raw tokens: len(raw)-1 pairs of neighbours.
+func HashBigramPage(prior *Hash, raw []uint32) Hash {
+	h := begin(prior)
+	var b [8]byte
+	for i := 0; i+1 < len(raw); i++ {
+		binary.LittleEndian.PutUint32(b[:4], raw[i])
+		binary.LittleEndian.PutUint32(b[4:], raw[i+1])
+		h.Write(b[:])
+	}
+	var out Hash
+	h.Sum(out[:0])
+	return out
+}
+
+func begin(prior *Hash) hash.Hash {
+	h := sha256.New()
+	if prior != nil {
+		h.Write(prior[:])
+	}
+	return h
+}
+
+// EventID is the 64-bit id of a page in published events: the first eight bytes of its hash, big-endian, as a signed integer.
+func (h Hash) EventID() int64 { return int64(binary.BigEndian.Uint64(h[:8])) }
+
+// Hashes appends the hashes of positions [from, to) of the path that p pins. What is missing is computed outside the lock, once a node, parents first: also for
+// a tree that grew without hashes. ErrStale, ErrArgument.
+func (t *Tree) Hashes(p Pin, from, to int, dst []Hash) ([]Hash, error) {
+	t.mu.RLock()
+	n, live := t.bottom(p)
+	if !live {
+		t.mu.RUnlock()
+		return dst, ErrStale
+	}
+	if n == nil || from < 0 || to > n.end() || from > to {
+		t.mu.RUnlock()
+		if from == to {
+			return dst, nil
+		}
+		return dst, ErrArgument
+	}
+	hashes, tokens, prior := t.known(n)
+	t.mu.RUnlock()
+	if len(tokens) > 0 {
+		start := len(hashes)
+		for _, run := range tokens {
+			hashes = HashPages(prior, run, t.pt, hashes)
+			prior = &hashes[len(hashes)-1]
+		}
+		t.remember(p, hashes, start)
+	}
+	return append(dst, hashes[from:to]...), nil
+}
+
+// known returns the hashes of n's path as far as nodes have them without a break from the root, and the tokens of the nodes after that; prior is
+// the hash that those continue.
+func (t *Tree) known(n *node) (hashes []Hash, tokens [][]uint32, prior *Hash) {
+	path := pathTo(n, nil)
+	hashes = make([]Hash, 0, n.end())
+	for _, m := range path {
+		if m.hashes != nil && len(tokens) == 0 {
+			hashes = append(hashes, m.hashes...)
+		} else {
+			tokens = append(tokens, t.tokens(m))
+		}
+	}
+	if len(hashes) > 0 {
+		return hashes, tokens, &hashes[len(hashes)-1]
+	}
+	root := n
+	for root.parent != nil {
+		root = root.parent
+	}
+	if root.root() {
+		prior = NamespaceSeed(*root.space)
+	}
+	return hashes, tokens, prior
+}
+
+// remember keeps computed hashes with the nodes of p's path, which may have been split meanwhile.
+func (t *Tree) remember(p Pin, hashes []Hash, from int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, _ := t.bottom(p)
+	if n == nil || n.detached {
+		return
+	}
+	kept := append([]Hash(nil), hashes[from:]...)
+	for ; !n.root() && int(n.start) >= from; n = n.parent {
+		if n.hashes == nil && n.end() <= len(hashes) {
+			lo := int(n.start) - from
+			n.hashes = kept[lo : lo+int(n.pages) : lo+int(n.pages)]
+		}
+	}
+}
+
+// hashAhead computes the hashes of positions [at, end) of an insert before it takes the lock.
+func (t *Tree) hashAhead(req *InsertRequest, at, end int) ([]Hash, error) {
+	prior := NamespaceSeed(req.Namespace)
+	if at > 0 {
+		h, err := t.prefixHash(req, at)
+		if err != nil {
+			return nil, err
+		}
+		prior = h
+	}
+	return HashPages(prior, req.Tokens[at*t.pt:end*t.pt], t.pt, make([]Hash, 0, end-at)), nil
+}
+
+// prefixHash is the hash of position at-1 of an insert: the tree's if its node has hashes, else computed from the request's tokens.
+func (t *Tree) prefixHash(req *InsertRequest, at int) (*Hash, error) {
+	t.mu.RLock()
+	n, k, _, err := t.locate(req.Namespace, req.After, req.From, req.Tokens, at)
+	var h *Hash
+	if err == nil && n != nil && n.hashes != nil && k > 0 && int(n.start)+k == at {
+		c := n.hashes[k-1]
+		h = &c
+	}
+	t.mu.RUnlock()
+	if err != nil || h != nil {
+		return h, err
+	}
+	all := HashPages(NamespaceSeed(req.Namespace), req.Tokens[:at*t.pt], t.pt, nil)
+	return &all[at-1], nil
+}

@@ -1,0 +1,250 @@
+package radix
+
+import (
+	"sync/atomic"
+
+	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/policy"
+)
+
+// node is a run of pages with one parent. Pages [0, pools[full].dev) are on the device; every page is on the device or on the host. A root has no
+// pages and stands for a namespace.
+//
+// Fields that change under the shared lock are atomics; the rest changes under the exclusive lock only.
+type node struct {
+	parent           *node
+	chain            *node // next in the same slot of the child table
+	kid, next, prev  *node // first child; siblings
+	strip            strip
+	hashes           []Hash     // of all pages, or nil
+	space            *Namespace // of a root; nil for all others
+	nextDirty        *node
+	gen              uint32 // of this use of the node
+	id               uint32 // stable name among live nodes, for the child table
+	start            int32  // position of the first page
+	off, pages, room int32  // where the pages lie in the strip, how many, and the strip's size in pages
+	kids             int32
+	devKids          int32 // children with FULL pages on the device
+	hostKids         int32 // children with FULL host pages at or below
+	hostEnd          int32 // no page from here on has a FULL host copy
+	skip             uint32
+	detached         bool // no longer reachable from its root; waits for its last pin
+	freed            bool
+
+	stamp    atomic.Uint64
+	hits     atomic.Uint32
+	priority atomic.Uint32
+	history  atomic.Int32 // pages of the longest path through this node
+	feature  atomic.Uint32
+	marked   atomic.Bool // on the dirty list
+	created  uint64
+	retain   uint64
+
+	pools []poolState
+	heap  []int32 // by order: index in its heap, -1 if not in it
+}
+
+// poolState is what a node holds of one pool. Counts are pages; a STATE pool holds at most one state, at the node's end.
+type poolState struct {
+	pins, hostPins   atomic.Int32
+	stamp            atomic.Uint64 // SWA, STATE: last use of the window or state
+	dev, host        int32
+	pending          int32 // of dev, being loaded
+	first, hostFirst int32 // SWA: no page below holds a window page on the tier
+	devID, hostID    uint32
+	backing, storing bool // STATE: a copy in flight reads it on the device, on the host
+}
+
+// root reports whether n stands for a namespace; roots have no pages and are never pinned.
+func (n *node) root() bool            { return n.space != nil }
+func (n *node) end() int              { return int(n.start + n.pages) }
+func (n *node) hasHost(full int) bool { return n.pools[full].host > 0 || n.hostKids > 0 }
+func (n *node) has(pool int) bool     { return n.pools[pool].dev > 0 }
+func (n *node) pinned(pool int) bool  { return n.pools[pool].pins.Load() > 0 }
+func (n *node) hostPinned(p int) bool { return n.pools[p].hostPins.Load() > 0 }
+func raise(a *atomic.Uint64, v uint64) {
+	if a.Load() < v {
+		a.Store(v)
+	}
+}
+
+// anyPin reports whether any receipt covers n.
+func (n *node) anyPin() bool {
+	for p := range n.pools {
+		if n.pinned(p) || n.hostPinned(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// describe fills e for the policy.
+func (t *Tree) describe(n *node, e *policy.Entry) {
+	*e = policy.Entry{
+		LastAccess: n.stamp.Load(), Created: n.created, Hits: n.hits.Load(), Priority: uint8(n.priority.Load()), Retain: n.retain,
+		Before: int(n.start) * t.pt, Tokens: int(n.pages) * t.pt, History: int(n.history.Load()) * t.pt, Feature: n.feature.Load(),
+	}
+}
+
+const slabNodes = 128
+
+// slab hands out nodes in chunks, so that a new node costs no allocation of its own.
+type slab struct {
+	pools, orders int
+	free          *node // linked by next
+	nextID        uint32
+	live          int
+}
+
+func (s *slab) grow() {
+	nodes := make([]node, slabNodes)
+	pools := make([]poolState, slabNodes*s.pools)
+	heaps := make([]int32, slabNodes*s.orders)
+	for i := range heaps {
+		heaps[i] = -1
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		n.pools = pools[i*s.pools : (i+1)*s.pools : (i+1)*s.pools]
+		n.heap = heaps[i*s.orders : (i+1)*s.orders : (i+1)*s.orders]
+		n.id = s.nextID
+		s.nextID++
+		n.freed = true
+		n.next, s.free = s.free, n
+	}
+}
+
+// take returns a node without pages, pins or links.
+func (s *slab) take() *node {
+	if s.free == nil {
+		s.grow()
+	}
+	n := s.free
+	s.free = n.next
+	s.live++
+	n.next, n.freed = nil, false
+	for p := range n.pools {
+		n.pools[p].devID, n.pools[p].hostID = ids.None, ids.None
+	}
+	return n
+}
+
+// put takes n back, or leaves it to the dirty list, which still points to it and puts it back itself.
+func (s *slab) put(n *node) {
+	n.parent, n.chain, n.kid, n.next, n.prev, n.strip, n.hashes, n.space = nil, nil, nil, nil, nil, nil, nil, nil
+	n.start, n.off, n.pages, n.room, n.kids, n.devKids, n.hostKids, n.hostEnd, n.skip, n.detached = 0, 0, 0, 0, 0, 0, 0, 0, 0, false
+	n.stamp.Store(0)
+	n.hits.Store(0)
+	n.priority.Store(0)
+	n.history.Store(0)
+	n.feature.Store(0)
+	n.created, n.retain = 0, 0
+	for p := range n.pools {
+		st := &n.pools[p]
+		st.dev, st.host, st.pending, st.first, st.hostFirst, st.backing, st.storing = 0, 0, 0, 0, 0, false, false
+		st.stamp.Store(0)
+	}
+	n.freed = true
+	n.gen++
+	s.live--
+	if !n.marked.Load() {
+		n.next, s.free = s.free, n
+	}
+}
+
+// childTable finds a child by its parent and its first page. One table for the tree: a node with a million children and one with a single child cost the same.
+type childTable struct {
+	slots map[uint64]*node
+	seed  uint64
+}
+
+func (c *childTable) key(parent uint32, page []uint32) uint64 {
+	h := c.seed ^ uint64(parent)*0x9e3779b97f4a7c15
+	i := 0
+	for ; i+2 <= len(page); i += 2 {
+		h = (h ^ (uint64(page[i]) | uint64(page[i+1])<<32)) * 0xff51afd7ed558ccd
+		h ^= h >> 32
+	}
+	if i < len(page) {
+		h = (h ^ uint64(page[i])) * 0xc4ceb9fe1a85ec53
+		h ^= h >> 29
+	}
+	return h
+}
+
+// child returns the child of p whose first page is page, or nil.
+func (t *Tree) child(p *node, page []uint32) *node {
+	for n := t.kids.slots[t.kids.key(p.id, page)]; n != nil; n = n.chain {
+		if n.parent == p && commonPrefix(t.firstPage(n), page) == t.pt {
+			return n
+		}
+	}
+	return nil
+}
+
+// link makes n a child of p; n has its pages.
+func (t *Tree) link(p, n *node) {
+	n.parent = p
+	k := t.kids.key(p.id, t.firstPage(n))
+	n.chain = t.kids.slots[k]
+	t.kids.slots[k] = n
+	n.prev, n.next = nil, p.kid
+	if p.kid != nil {
+		p.kid.prev = n
+	}
+	p.kid = n
+	p.kids++
+	if n.has(t.full) {
+		p.devKids++
+	}
+	if n.hasHost(t.full) {
+		was := p.hasHost(t.full)
+		p.hostKids++
+		t.hostChanged(p, was)
+	}
+	t.version++
+}
+
+// unlink takes n out of its parent's children but leaves n.parent, which receipts still climb.
+func (t *Tree) unlink(n *node) {
+	p := n.parent
+	t.cutLink(n)
+	p.kids--
+	if n.has(t.full) {
+		p.devKids--
+	}
+	if n.hasHost(t.full) {
+		was := p.hasHost(t.full)
+		p.hostKids--
+		t.hostChanged(p, was)
+	}
+	t.version++
+}
+
+// cutLink is unlink without the parent's counts.
+func (t *Tree) cutLink(n *node) {
+	p := n.parent
+	k := t.kids.key(p.id, t.firstPage(n))
+	at := t.kids.slots[k]
+	switch {
+	case at != n:
+		for at.chain != n {
+			at = at.chain
+		}
+		at.chain = n.chain
+	case n.chain == nil:
+		delete(t.kids.slots, k)
+	default:
+		t.kids.slots[k] = n.chain
+	}
+	n.chain = nil
+	if n.prev != nil {
+		n.prev.next = n.next
+	} else {
+		p.kid = n.next
+	}
+	if n.next != nil {
+		n.next.prev = n.prev
+	}
+	n.prev, n.next = nil, nil
+}
