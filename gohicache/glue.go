@@ -2,6 +2,7 @@ package hicache
 
 import (
 	"github.com/hicache/hicache/gohicache/internal/lifecycle"
+	"github.com/hicache/hicache/gohicache/internal/policy"
 	"github.com/hicache/hicache/gohicache/internal/radix"
 )
 
@@ -18,6 +19,7 @@ func lifecycleConfig(o *Options) lifecycle.Config {
 		PrefetchTimeoutPerKiTokens: o.PrefetchTimeoutPerKiTokens, StoreQueueMax: o.StoreQueueMax, StorageBatch: o.StorageBatch,
 		Clock: o.Clock, Logger: o.Logger,
 	}
+	cfg.Policy, _ = policy.ByName(o.Eviction) // Validate has tried it
 	if f := o.Faults; f != nil {
 		cfg.Fault = &lifecycle.Fault{Seed: f.Seed, FailTransferN: f.FailTransferN, FailPPM: f.FailPPM, Hold: f.Hold, DelayMax: f.DelayMax}
 	}

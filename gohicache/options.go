@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hicache/hicache/gohicache/internal/policy"
 	"github.com/hicache/hicache/gohicache/storage"
 )
 
@@ -217,6 +218,9 @@ func checkSizes(o *Options) error {
 	}
 	if o.WritePolicy > WriteBack {
 		return invalid("WritePolicy", "%d is no policy", o.WritePolicy)
+	}
+	if _, err := policy.ByName(o.Eviction); err != nil {
+		return invalid("Eviction", "%v", err)
 	}
 	if o.Prefetch > PrefetchOff {
 		return invalid("Prefetch", "%d is no policy", o.Prefetch)

@@ -35,7 +35,7 @@ type Core struct {
 	full     int   // pool index of the FULL pool
 	windows  []int // pool indices of the SWA pools
 	states   []int // pool indices of the STATE pools
-	window   []int // by pool: window in pages, rounded up; 0 where there is none
+	window   []int // by pool: pages before the end of a prefix that it needs: the window rounded up, 1 for a state, 0 for FULL
 	device   []ffi.PoolInfo
 	host     []ffi.PoolInfo // empty without a host arena
 	allLoads bool           // every host hit is worth a load
@@ -95,6 +95,7 @@ func (c *Core) build() error {
 			c.window[i] = (p.WindowTokens + c.cfg.PageTokens - 1) / c.cfg.PageTokens
 		case radix.State:
 			c.states = append(c.states, i)
+			c.window[i] = 1
 		}
 		info, err := c.eng.PoolInfo(ffi.TierDevice, uint32(i))
 		if err != nil {
@@ -229,7 +230,7 @@ func (c *Core) giveBack(f *radix.Freed) {
 	if len(hostFrees) > 0 {
 		c.bug("host free", c.eng.HostFree(hostFrees))
 	}
-	empty(f)
+	f.Reset()
 	if len(frees)+len(hostFrees) > 0 {
 		c.room.ring()
 	}
@@ -341,14 +342,4 @@ func (c *Core) check() error {
 		return errClosed()
 	}
 	return nil
-}
-
-// empty keeps the memory of f and forgets its pages.
-func empty(f *radix.Freed) {
-	for p := range f.Device {
-		f.Device[p] = f.Device[p][:0]
-	}
-	for p := range f.Host {
-		f.Host[p] = f.Host[p][:0]
-	}
 }

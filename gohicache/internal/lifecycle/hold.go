@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -182,7 +183,10 @@ func (h *hold) publish(tokens []uint32, computed int) error {
 	}
 	var r radix.InsertResult
 	if err := c.tree.Insert(&request, &r); err != nil {
-		return fail(KindTransfer, "the prefix is not in the cache any more: %v", err)
+		if errors.Is(err, radix.ErrArgument) || errors.Is(err, radix.ErrStale) {
+			return fail(KindInternal, "the tree refused an insert: %v", err)
+		}
+		return fail(KindTransfer, "the prefix is not in the cache any more, because its load failed or it was cleared: %v", err)
 	}
 	for _, cp := range checkpoints {
 		h.state[cp.Pool] = ids.NoVirtualPage // the tree's now, or in r.Freed

@@ -54,6 +54,10 @@ func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest) (*hold,
 	var h *hold
 	err = c.withRoom(ctx, request.Wait, func() (err error) {
 		h, err = c.tryLoad(a, m, request)
+		if errors.Is(err, radix.ErrGap) { // a load that the match joined has failed, or its path was cleared
+			a = m.replace(a, c.ask(m.tokens, &m.request))
+			err = &retryAfter{}
+		}
 		return err
 	})
 	if err != nil {
@@ -162,7 +166,9 @@ func (c *Core) tryLoad(a *answer, m *Match, request *LoadRequest) (*hold, error)
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	c.tree.Refresh(&a.m)
+	if err := c.tree.Refresh(&a.m); err != nil {
+		return nil, err
+	}
 	d, err := c.demandOf(&a.m, m, request)
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ type operation struct {
 	backUp    radix.BackUpID
 	full      []ids.HostPage   // host pages of a back-up, in the order of its lists
 	windows   [][]ids.HostPage // by pool
-	states    []ids.HostPage   // by pool
+	states    [][]ids.HostPage // by pool
 	abandoned bool             // a load that the tree never learned of
 	path      *pin             // keeps the path until storage has taken it over
 	pages     int
@@ -212,14 +212,12 @@ func (c *Core) appendHost(f *radix.Freed, op *operation) {
 		f.Host = append(f.Host, nil)
 	}
 	f.Host[c.full] = append(f.Host[c.full], op.full...)
-	for _, p := range c.windows {
+	for p := range c.cfg.Pools {
 		if p < len(op.windows) {
 			f.Host[p] = append(f.Host[p], op.windows[p]...)
 		}
-	}
-	for _, p := range c.states {
-		if p < len(op.states) && op.states[p] != ids.NoHostPage {
-			f.Host[p] = append(f.Host[p], op.states[p])
+		if p < len(op.states) {
+			f.Host[p] = append(f.Host[p], op.states[p]...)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/hicache/hicache/ffi"
@@ -13,13 +14,14 @@ import (
 
 // fetch is one prefetch: what storage has of a prompt beyond what device and host have.
 type fetch struct {
-	s       *storer
-	ns      radix.Namespace
-	tokens  []uint32
-	from    int          // pages that device and host have
-	hashes  []radix.Hash // of all whole pages of tokens
-	full    int          // end of the leading run of FULL pages in storage
-	windows [][]bool     // by SWA pool: position from+i is in storage
+	s      *storer
+	ns     radix.Namespace
+	tokens []uint32
+	from   int          // pages that device and host have
+	hashes []radix.Hash // of all whole pages of tokens
+	full   int          // end of the leading run of FULL pages in storage
+	sides  []int        // SWA and STATE pools: the ones of which only the end counts
+	found  [][]bool     // by such a pool: position from+i is in storage
 }
 
 // prefetchRounds bounds how often a prefetch is planned anew after an object turned out to be missing.
@@ -29,7 +31,7 @@ const prefetchRounds = 3
 // share of the answer to go on with, which is a itself if nothing came.
 func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 	c := s.c
-	if c.cfg.Prefetch == PrefetchOff || len(c.states) > 0 || s.off() { // states are not stored, and a prefix needs one
+	if c.cfg.Prefetch == PrefetchOff || s.off() {
 		return a
 	}
 	last := len(m.tokens)
@@ -40,8 +42,8 @@ func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 	if gain := (pages - from) * c.cfg.PageTokens; gain <= 0 || gain < c.cfg.PrefetchMinTokens {
 		return a
 	}
-	f := &fetch{s: s, ns: m.request.Namespace, tokens: m.tokens[:pages*c.cfg.PageTokens], from: from}
-	f.hashes = pageHashes(f.ns, f.tokens, c.cfg.PageTokens, nil)
+	f := &fetch{s: s, sides: slices.Concat(c.windows, c.states), ns: m.request.Namespace, tokens: m.tokens[:pages*c.cfg.PageTokens], from: from}
+	f.hashes = radix.HashPages(radix.NamespaceSeed(f.ns), f.tokens, c.cfg.PageTokens, make([]radix.Hash, 0, pages))
 	if c.cfg.Prefetch == PrefetchBestEffort {
 		return a
 	}
@@ -137,10 +139,10 @@ func (f *fetch) look(ctx context.Context, limit int) (int, error) {
 			break
 		}
 	}
-	f.windows = make([][]bool, len(c.cfg.Pools))
-	for _, p := range c.windows {
-		f.windows[p] = make([]bool, f.full-f.from)
-		if err := f.exists(ctx, p, f.from, f.full, f.windows[p]); err != nil {
+	f.found = make([][]bool, len(c.cfg.Pools))
+	for _, p := range f.sides {
+		f.found[p] = make([]bool, f.full-f.from)
+		if err := f.exists(ctx, p, f.from, f.full, f.found[p]); err != nil {
 			return 0, err
 		}
 	}
@@ -160,14 +162,15 @@ func (f *fetch) exists(ctx context.Context, pool, from, to int, found []bool) er
 	return f.s.guard(func() error { return f.s.store.Exists(ctx, keys, found[:len(keys)]) })
 }
 
-// usable is the largest end up to limit at which every window is complete: the part below from is on device or host, as the match says.
+// usable is the largest end up to limit at which every window is complete and every state there: what lies below from is on device or
+// host, as the match says.
 func (f *fetch) usable(limit int) int {
 	best := f.from
-	run := make([]int, len(f.windows)) // window pages present without a gap up to here
+	run := make([]int, len(f.found)) // pages present without a gap up to here
 	for i := 0; f.from+i < limit; i++ {
 		good := true
-		for _, p := range f.s.c.windows {
-			if run[p]++; !f.windows[p][i] {
+		for _, p := range f.sides {
+			if run[p]++; !f.found[p][i] {
 				run[p] = 0
 			}
 			good = good && run[p] >= min(f.s.c.window[p], i+1)
@@ -191,7 +194,7 @@ func (f *fetch) bring(ctx context.Context, end int) (cut, published int) {
 	cut = f.read(ctx, b, end)
 	if cut < end {
 		c.count.prefetchesCut.Add(1)
-		if len(c.windows) > 0 { // the windows were those of end
+		if len(f.sides) > 0 { // windows and states were those of end
 			f.giveBack(b)
 			return cut, f.from
 		}
@@ -203,24 +206,24 @@ func (f *fetch) bring(ctx context.Context, end int) (cut, published int) {
 	return cut, f.publish(b, cut)
 }
 
-// brought are host pages taken for a fetch: FULL [from, end), and per SWA pool the window before end.
+// brought are host pages taken for a fetch: FULL [from, end), and of each other pool what a prefix that ends at end needs.
 type brought struct {
-	full       []ids.HostPage
-	windows    [][]ids.HostPage
-	windowFrom []int
+	full     []ids.HostPage
+	side     [][]ids.HostPage // by pool: positions [sideFrom, end)
+	sideFrom []int
 }
 
 // takeRoom takes host pages for the longest end that fits.
 func (f *fetch) takeRoom(end int) (*brought, int) {
 	c := f.s.c
 	for end > f.from {
-		b := &brought{full: make([]ids.HostPage, end-f.from), windows: make([][]ids.HostPage, len(c.cfg.Pools)),
-			windowFrom: make([]int, len(c.cfg.Pools))}
+		b := &brought{full: make([]ids.HostPage, end-f.from), side: make([][]ids.HostPage, len(c.cfg.Pools)),
+			sideFrom: make([]int, len(c.cfg.Pools))}
 		takes := []ffi.HostPages{{Pool: uint32(c.full), Pages: b.full}}
-		for _, p := range c.windows {
-			b.windowFrom[p] = max(f.from, end-c.window[p])
-			b.windows[p] = make([]ids.HostPage, end-b.windowFrom[p])
-			takes = append(takes, ffi.HostPages{Pool: uint32(p), Pages: b.windows[p]})
+		for _, p := range f.sides {
+			b.sideFrom[p] = max(f.from, end-c.window[p])
+			b.side[p] = make([]ids.HostPage, end-b.sideFrom[p])
+			takes = append(takes, ffi.HostPages{Pool: uint32(p), Pages: b.side[p]})
 		}
 		c.plan.Lock()
 		ok := c.takeHost(takes)
@@ -236,20 +239,17 @@ func (f *fetch) takeRoom(end int) (*brought, int) {
 func (f *fetch) giveBack(b *brought) {
 	free := radix.Freed{Host: make([][]ids.HostPage, len(f.s.c.cfg.Pools))}
 	free.Host[f.s.c.full] = b.full
-	for _, p := range f.s.c.windows {
-		free.Host[p] = b.windows[p]
+	for _, p := range f.sides {
+		free.Host[p] = b.side[p]
 	}
 	f.s.c.giveBack(&free)
 }
 
-// read fills the pages, windows first: without them the rest is of no use. It returns the first position that is not whole.
+// read fills the pages, windows and states first: without them the rest is of no use. It returns the first position that is not whole.
 func (f *fetch) read(ctx context.Context, b *brought, end int) int {
 	c, cut := f.s.c, end
-	for _, p := range c.windows {
-		from := b.windowFrom[p]
-		if got := f.readPool(ctx, p, b.windows[p], from); got < end {
-			cut = min(cut, got)
-		}
+	for _, p := range f.sides {
+		cut = min(cut, f.readPool(ctx, p, b.side[p], b.sideFrom[p]))
 	}
 	if cut < end {
 		return cut
@@ -277,7 +277,7 @@ func (s *storer) readBatch(ctx context.Context, pool int, pages []ids.HostPage, 
 	}
 	var b objects
 	defer b.release(s.c)
-	if err := b.add(s, pool, pages, hashes, 0); err != nil {
+	if err := b.add(s, pool, pages, hashes); err != nil {
 		s.c.bug("host view", err)
 		return 0
 	}
@@ -304,9 +304,12 @@ func (f *fetch) publish(b *brought, end int) int {
 	request := radix.InsertHostRequest{Namespace: f.ns, Tokens: f.tokens[:end*c.cfg.PageTokens], From: f.from, Pages: b.full[:end-f.from],
 		Windows: make([][]radix.HostWindow, len(c.cfg.Pools)), Refill: c.cfg.WritePolicy != WriteBack, Stored: true}
 	for _, p := range c.windows {
-		for i, page := range b.windows[p] {
-			request.Windows[p] = append(request.Windows[p], radix.HostWindow{At: b.windowFrom[p] + i, Host: page, Bind: ids.NoVirtualPage})
+		for i, page := range b.side[p] {
+			request.Windows[p] = append(request.Windows[p], radix.HostWindow{At: b.sideFrom[p] + i, Host: page, Bind: ids.NoVirtualPage})
 		}
+	}
+	for _, p := range c.states {
+		request.States = append(request.States, radix.HostCheckpoint{Pool: p, At: end, Page: b.side[p][0]})
 	}
 	var freed radix.Freed
 	c.plan.Lock()

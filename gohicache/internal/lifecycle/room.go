@@ -241,8 +241,8 @@ func (c *Core) submitBackUp(b *radix.BackUp, stream uint64, path *pin) *operatio
 		}
 	}
 	for _, p := range c.states {
-		if p < len(b.States) && b.States[p] != ids.NoVirtualPage {
-			copies = append(copies, ffi.Copy{Pool: uint32(p), DevicePage: b.States[p], HostPage: op.states[p]})
+		for i := range op.states[p] {
+			copies = append(copies, ffi.Copy{Pool: uint32(p), DevicePage: b.States[p][i], HostPage: op.states[p][i]})
 		}
 	}
 	c.scratch.copies, op.pages = copies, len(copies)
@@ -277,14 +277,9 @@ func (c *Core) hostPagesFor(b *radix.BackUp, op *operation) []ffi.HostPages {
 	for _, p := range c.windows {
 		op.windows[p] = add(p, len(b.Windows[p]))
 	}
-	op.states = make([]ids.HostPage, n)
-	for p := range op.states {
-		op.states[p] = ids.NoHostPage
-	}
+	op.states = make([][]ids.HostPage, n)
 	for _, p := range c.states {
-		if p < len(b.States) && b.States[p] != ids.NoVirtualPage {
-			takes = append(takes, ffi.HostPages{Pool: uint32(p), Pages: op.states[p : p+1]})
-		}
+		op.states[p] = add(p, len(b.States[p]))
 	}
 	return takes
 }

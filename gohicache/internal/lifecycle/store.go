@@ -20,7 +20,7 @@ type storer struct {
 	store storage.Store
 	keys  *keychain
 
-	jobs chan *radix.Store
+	jobs chan *storeJob
 	end  chan struct{}
 
 	mu       sync.Mutex
@@ -34,8 +34,14 @@ type storer struct {
 // jobsMax bounds the queue in jobs; StoreQueueMax bounds it in pages.
 const jobsMax = 4096
 
+// storeJob is a write of pages that the tree keeps on the host until it is done.
+type storeJob struct {
+	radix.Store
+	hashes []radix.Hash // of the pages at Store.At
+}
+
 func newStorer(c *Core) *storer {
-	s := &storer{c: c, store: c.cfg.Store, keys: newKeychain(&c.cfg), jobs: make(chan *radix.Store, jobsMax), end: make(chan struct{}),
+	s := &storer{c: c, store: c.cfg.Store, keys: newKeychain(&c.cfg), jobs: make(chan *storeJob, jobsMax), end: make(chan struct{}),
 		fetching: map[storage.Key]chan struct{}{}}
 	if err := s.guard(func() error { return s.store.Ready(c.background) }); err != nil {
 		s.degraded = fmt.Sprintf("storage is off: %v", err)
@@ -51,11 +57,21 @@ func (s *storer) offer(path *pin) {
 	s.mu.Lock()
 	off := s.degraded != "" || s.readOnly
 	s.mu.Unlock()
-	job := new(radix.Store)
-	if off || !s.c.tree.BeginStore(path.id, job) {
+	job := new(storeJob)
+	if off || !s.c.tree.BeginStore(path.id, &job.Store) {
 		return
 	}
 	n := len(job.Full)
+	last := job.At[n-1] + 1
+	hashes, err := s.c.tree.Hashes(path.id, 0, last, nil)
+	if err != nil {
+		s.c.bug("hashes", err)
+		s.c.bug("finish store", s.c.tree.FinishStore(job.ID, 0))
+		return
+	}
+	for _, at := range job.At {
+		job.hashes = append(job.hashes, hashes[at])
+	}
 	s.mu.Lock()
 	room := s.queued+n <= s.c.cfg.StoreQueueMax && len(s.jobs) < cap(s.jobs)
 	if room {
@@ -90,7 +106,7 @@ func (s *storer) run() {
 	}
 }
 
-func (s *storer) done(job *radix.Store, n int) {
+func (s *storer) done(job *storeJob, n int) {
 	s.c.bug("finish store", s.c.tree.FinishStore(job.ID, n))
 	s.c.count.storedPages.Add(uint64(n))
 	s.c.count.storeSkipped.Add(uint64(len(job.Full) - n))
@@ -103,7 +119,7 @@ func (s *storer) done(job *radix.Store, n int) {
 }
 
 // write stores a job batch by batch; the pages up to the first that failed count as stored.
-func (s *storer) write(job *radix.Store) {
+func (s *storer) write(job *storeJob) {
 	stored := 0
 	for from := 0; from < len(job.Full); from += s.c.cfg.StorageBatch {
 		to := min(from+s.c.cfg.StorageBatch, len(job.Full))
@@ -120,14 +136,19 @@ func (s *storer) write(job *radix.Store) {
 }
 
 // writeBatch stores positions [from, to) of a job and returns how many from the start are whole in storage.
-func (s *storer) writeBatch(job *radix.Store, from, to int) (int, error) {
+func (s *storer) writeBatch(job *storeJob, from, to int) (int, error) {
 	var b objects
 	defer b.release(s.c)
-	if err := b.add(s, s.c.full, job.Full[from:to], job.Hashes[from:to], 0); err != nil {
+	if err := b.add(s, s.c.full, job.Full[from:to], job.hashes[from:to]); err != nil {
 		return 0, err
 	}
 	for _, p := range s.c.windows {
-		if err := b.add(s, p, job.Windows[p][from:to], job.Hashes[from:to], 0); err != nil {
+		if err := b.add(s, p, job.Windows[p][from:to], job.hashes[from:to]); err != nil {
+			return 0, err
+		}
+	}
+	for _, p := range s.c.states {
+		if err := b.add(s, p, job.States[p][from:to], job.hashes[from:to]); err != nil {
 			return 0, err
 		}
 	}
@@ -159,15 +180,15 @@ type objects struct {
 	views []ffi.Lease
 }
 
-// add views the pages of one pool; NoHostPage entries are left out. Their positions count from at.
-func (b *objects) add(s *storer, pool int, pages []ids.HostPage, hashes []radix.Hash, at int) error {
+// add views the pages of one pool; NoHostPage entries are left out.
+func (b *objects) add(s *storer, pool int, pages []ids.HostPage, hashes []radix.Hash) error {
 	var view []ids.HostPage
 	for i, page := range pages {
 		if page == ids.NoHostPage {
 			continue
 		}
 		view = append(view, page)
-		b.pool, b.at = append(b.pool, pool), append(b.at, at+i)
+		b.pool, b.at = append(b.pool, pool), append(b.at, i)
 		b.keys = append(b.keys, s.keys.key(pool, hashes[i]))
 	}
 	if len(view) == 0 {
