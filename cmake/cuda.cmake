@@ -1,0 +1,52 @@
+# The GPU half of the build. Needs no CUDA toolkit: the driver is opened at run time. The kernels of cuda/ are compiled and put into the library where
+# an nvcc is found (option, .cuda/ as `make cuda` fills it, PATH, /usr/local/cuda); without one the copy engine serves alone.
+set(HICACHE_NVCC "" CACHE FILEPATH "nvcc for the kernels; empty: look for one; OFF: build without kernels")
+set(HICACHE_CUDA_ARCHITECTURES "80;90;100;120" CACHE STRING "Compute capabilities that get machine code; PTX of the first serves the others")
+
+set(_hicache_nvcc "${HICACHE_NVCC}")
+if(_hicache_nvcc STREQUAL "")
+  file(GLOB _hicache_fetched ${CMAKE_SOURCE_DIR}/.cuda/lib/python3*/site-packages/nvidia/cu13/bin)
+  find_program(_hicache_found_nvcc nvcc HINTS ${_hicache_fetched} PATHS /usr/local/cuda/bin NO_CACHE)
+  if(_hicache_found_nvcc)
+    set(_hicache_nvcc "${_hicache_found_nvcc}")
+  endif()
+endif()
+
+set_property(SOURCE ${CMAKE_SOURCE_DIR}/csrc/kernel_image.cpp APPEND PROPERTY OBJECT_DEPENDS "${CMAKE_SOURCE_DIR}/csrc/kernel_image.hpp")
+if(_hicache_nvcc)
+  set(_hicache_fatbin ${CMAKE_BINARY_DIR}/hicache_kernels.fatbin)
+  set(_hicache_gencode)
+  foreach(arch ${HICACHE_CUDA_ARCHITECTURES})
+    list(APPEND _hicache_gencode -gencode=arch=compute_${arch},code=sm_${arch})
+  endforeach()
+  list(GET HICACHE_CUDA_ARCHITECTURES 0 _hicache_ptx)
+  list(APPEND _hicache_gencode -gencode=arch=compute_${_hicache_ptx},code=compute_${_hicache_ptx})
+  file(GLOB _hicache_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cuda/*.cu ${CMAKE_SOURCE_DIR}/cuda/*.cuh)
+  add_custom_command(
+    OUTPUT ${_hicache_fatbin}
+    COMMAND ${_hicache_nvcc} -std=c++17 -O3 -lineinfo -I${CMAKE_SOURCE_DIR}/csrc -fatbin ${_hicache_gencode} ${CMAKE_SOURCE_DIR}/cuda/kernels.cu -o ${_hicache_fatbin}
+    DEPENDS ${_hicache_kernels} ${CMAKE_SOURCE_DIR}/csrc/kernel_args.hpp
+    COMMENT "Compiling the GPU kernels"
+    VERBATIM)
+  set_property(SOURCE ${CMAKE_SOURCE_DIR}/csrc/kernel_image.cpp APPEND PROPERTY OBJECT_DEPENDS ${_hicache_fatbin})
+  set_property(SOURCE ${CMAKE_SOURCE_DIR}/csrc/kernel_image.cpp APPEND PROPERTY COMPILE_DEFINITIONS "HICACHE_FATBIN=\"${_hicache_fatbin}\"")
+  message(STATUS "GPU kernels: ${_hicache_nvcc} for ${HICACHE_CUDA_ARCHITECTURES}")
+else()
+  message(STATUS "GPU kernels: no nvcc (make cuda fetches one); the copy engine serves alone")
+endif()
+
+if(HICACHE_TESTS)
+  # A driver made of host threads, for tests of the backend where there is no GPU, and the tests and bars that need one.
+  add_library(simulated_cuda SHARED EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/csrc/test/device/simulated_cuda.cpp)
+  target_include_directories(simulated_cuda PRIVATE ${CMAKE_SOURCE_DIR}/csrc)
+  target_link_libraries(simulated_cuda PRIVATE Threads::Threads)
+  set_target_properties(simulated_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  file(GLOB _hicache_device_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/csrc/test/device/*_test.cpp)
+  find_package(GTest)
+  if(GTest_FOUND AND _hicache_device_tests)
+    add_executable(hicache_device_tests EXCLUDE_FROM_ALL ${_hicache_device_tests})
+    target_link_libraries(hicache_device_tests PRIVATE hicache_objects GTest::gtest ${CMAKE_DL_LIBS})
+    target_include_directories(hicache_device_tests PRIVATE ${CMAKE_SOURCE_DIR}/csrc/test)
+    add_dependencies(hicache_device_tests simulated_cuda)
+  endif()
+endif()

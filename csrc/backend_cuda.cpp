@@ -1,0 +1,243 @@
+#include "backend_cuda.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "copy_queue.hpp"
+
+namespace hicache {
+
+std::unique_ptr<Backend> make_cuda_backend() { return std::make_unique<CudaBackend>(); }
+
+CudaBackend::CudaBackend()
+    : fences_(device_), kernels_(device_), words_(device_), device_arena_(device_), host_arena_(device_), lists_(device_) {
+  device_.on_fault = [this](int32_t native) { poison(native); };
+}
+
+CudaBackend::~CudaBackend() { close(); }
+
+// ---- Open and close ----
+
+void CudaBackend::read_environment() {
+  if (tuned_) return;
+  if (const char *method = std::getenv("HICACHE_CUDA_METHOD")) {
+    if (std::strcmp(method, "direct") == 0) tuning_.method = CopyMethod::kDirect;
+    if (std::strcmp(method, "kernel") == 0) tuning_.method = CopyMethod::kKernel;
+  }
+  if (const char *quantum = std::getenv("HICACHE_CUDA_QUANTUM_BYTES")) {
+    const unsigned long long bytes = std::strtoull(quantum, nullptr, 10);
+    if (bytes >= (1u << 20) && bytes <= (1u << 30)) tuning_.quantum_bytes = bytes / 16 * 16;
+  }
+}
+
+Status CudaBackend::open_memory(const BackendOptions &options, ErrorDetail *error) {
+  if (options.device_buffer != nullptr) {
+    if (Status s = device_arena_.adopt(options.device_buffer, options.device_bytes, error); s != HICACHE_OK) return s;
+  } else if (options.device_bytes != 0) {
+    if (Status s = device_arena_.reserve(options.device_bytes, options.device_bytes_max, error); s != HICACHE_OK) return s;
+  }
+  if (options.host_bytes != 0) {
+    if (Status s = host_arena_.reserve(options.host_bytes, options.host_bytes_max, error); s != HICACHE_OK) return s;
+  }
+  for (uint32_t pool = 0; pool < layers_->pools().size(); pool++) {
+    device_bases_[pool] = device_arena_.base();
+    const uint64_t own_bytes = layout(pool).static_device_bytes;
+    if (own_bytes == 0) continue;
+    if (CuResult r = device_.api().memory_alloc(&device_bases_[pool], own_bytes); r != cu::kSuccess) {
+      device_bases_[pool] = 0;
+      return device_.report(r, "allocating a static pool (cuMemAlloc)", HICACHE_INFEASIBLE, error);
+    }
+    static_pools_.push_back(device_bases_[pool]);
+  }
+  return HICACHE_OK;
+}
+
+Status CudaBackend::open_mirrors(const BackendOptions &options, ErrorDetail *error) {
+  mirrors_.resize(layers_->pools().size());
+  if (options.virtual_page_counts == nullptr) return HICACHE_OK;
+  for (uint32_t pool = 0; pool < mirrors_.size(); pool++) {
+    Mirror &mirror = mirrors_[pool];
+    mirror.count = options.virtual_page_counts[pool];
+    if (mirror.count == 0) continue;
+    if (CuResult r = device_.api().memory_alloc(&mirror.table, uint64_t{mirror.count} * sizeof(uint32_t)); r != cu::kSuccess) {
+      mirror.table = 0;
+      return device_.report(r, "allocating the mirror of a page table (cuMemAlloc)", HICACHE_INFEASIBLE, error);
+    }
+    if (CuResult r = device_.api().set32_async(mirror.table, HICACHE_NO_PAGE, mirror.count, mover_); r != cu::kSuccess)
+      return device_.report(r, "cuMemsetD32Async", HICACHE_DEVICE, error);
+    mirror.place.assign(mirror.count, 0);
+    mirror.pending.reserve(1024);
+  }
+  return HICACHE_OK;
+}
+
+Status CudaBackend::open(const BackendOptions &options, ErrorDetail *error) {
+  layers_ = options.layers;
+  read_environment();
+  if (Status s = device_.open(options.device, error); s != HICACHE_OK) return s;
+  const DriverApi &api = device_.api();
+  ContextScope scope(api, device_.context());
+  auto give_up = [&](Status status) {
+    close();
+    return status;
+  };
+  kernels_.open();
+  int least = 0, greatest = 0;
+  CuResult r = api.priority_range(&least, &greatest);
+  if (r == cu::kSuccess) r = api.stream_create(&mover_, cu::kStreamNonBlocking, least);
+  if (r == cu::kSuccess) r = api.stream_create(&reader_, cu::kStreamNonBlocking, least);
+  if (r == cu::kSuccess) r = api.event_create(&mover_end_, cu::kEventDisableTiming);
+  if (r != cu::kSuccess) return give_up(device_.report(r, "creating streams", HICACHE_INFEASIBLE, error));
+  if (Status s = open_memory(options, error); s != HICACHE_OK) return give_up(s);
+  if (Status s = open_mirrors(options, error); s != HICACHE_OK) return give_up(s);
+  if (Status s = words_.open(options.ticket_max, layers_->layer_limit(), error); s != HICACHE_OK) return give_up(s);
+  if (Status s = lists_.open(error); s != HICACHE_OK) return give_up(s);
+  if (r = api.stream_synchronize(mover_); r != cu::kSuccess) return give_up(device_.report(r, "cuStreamSynchronize", HICACHE_DEVICE, error));
+
+  LaneContext context;
+  context.device = &device_;
+  context.fences = &fences_;
+  context.kernels = &kernels_;
+  context.words = &words_;
+  context.layers = layers_;
+  context.sink = options.sink;
+  std::copy(std::begin(device_bases_), std::end(device_bases_), std::begin(context.device_bases));
+  context.host_base = host_arena_.device_base();
+  context.tuning = tuning_;
+  for (uint32_t direction : {HICACHE_H2D, HICACHE_D2H}) {
+    auto lane = std::make_unique<CopyLane>(context, direction, options.ticket_max);
+    if (Status s = lane->open(error); s != HICACHE_OK) return give_up(s);
+    lanes_[direction == HICACHE_D2H] = std::move(lane);
+  }
+  return HICACHE_OK;
+}
+
+void CudaBackend::close() {
+  if (device_.context() == nullptr) return;
+  const DriverApi &api = device_.api();
+  ContextScope scope(api, device_.context());
+  for (auto &lane : lanes_) {
+    if (lane) lane->close();
+  }
+  // Moves and zeroing may still run; after a fault this returns at once.
+  for (CuStream stream : {mover_, reader_}) {
+    if (stream == nullptr) continue;
+    api.stream_synchronize(stream);
+    api.stream_destroy(stream);
+  }
+  mover_ = reader_ = nullptr;
+  if (mover_end_ != nullptr) api.event_destroy(mover_end_);
+  mover_end_ = nullptr;
+  fences_.close();
+  lists_.close();
+  words_.close();
+  for (Mirror &mirror : mirrors_) {
+    if (mirror.table != 0) api.memory_free(mirror.table);
+  }
+  mirrors_.clear();
+  for (CuAddress address : static_pools_) api.memory_free(address);
+  static_pools_.clear();
+  device_arena_.close();
+  host_arena_.close();
+  kernels_.close();
+  for (auto &lane : lanes_) lane.reset();
+  device_.close();
+}
+
+std::byte *CudaBackend::pool_base(Tier tier, uint32_t pool) const {
+  return tier == Tier::kHost ? host_arena_.base() : reinterpret_cast<std::byte *>(device_bases_[pool]);
+}
+
+Status CudaBackend::resize_device(uint64_t bytes, ErrorDetail *error) {
+  if (device_.poisoned()) return device_.fault(error);
+  ContextScope scope(device_.api(), device_.context());
+  // What goes may still be the source of a move that was just asked for. Resizing is rare and may take its time.
+  if (Status s = check(device_.api().stream_synchronize(mover_), "moving pages", error); s != HICACHE_OK) return s;
+  return device_arena_.resize(bytes, error);
+}
+
+// ---- Fences ----
+
+Status CudaBackend::fence_record(FenceMark mark, uint64_t stream, ErrorDetail *error) {
+  if (device_.poisoned()) return device_.fault(error);
+  ContextScope scope(device_.api(), device_.context());
+  return fences_.record(mark, reinterpret_cast<CuStream>(stream), error);
+}
+
+bool CudaBackend::fence_passed(FenceMark mark) const {
+  if (fences_.known_passed(mark)) return true;
+  if (device_.poisoned()) return false;
+  ContextScope scope(device_.api(), device_.context());
+  return fences_.passed(mark);
+}
+
+Status CudaBackend::order_step(uint64_t stream, std::span<const FenceMark> waits, ErrorDetail *error) {
+  if (device_.poisoned()) return device_.fault(error);
+  const DriverApi &api = device_.api();
+  ContextScope scope(api, device_.context());
+  const auto caller = reinterpret_cast<CuStream>(stream);
+  int capturing = 0;
+  if (CuResult r = api.stream_capturing(caller, &capturing); r != cu::kSuccess) return device_.report(r, "stream", HICACHE_INVALID_ARGUMENT, error);
+  if (capturing != 0)
+    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "stream: is being captured; a step is opened outside the capture, around each replay");
+  for (FenceMark mark : waits) {
+    if (Status s = fences_.wait(caller, mark, error); s != HICACHE_OK) return s;
+  }
+  if (Status s = check(flush_mirrors(), "patching the page table", error); s != HICACHE_OK) return s;
+  if (mover_dirty_) {
+    if (Status s = check(api.event_record(mover_end_, mover_), "cuEventRecord", error); s != HICACHE_OK) return s;
+    mover_dirty_ = false;
+    mover_pending_ = true;
+  }
+  if (!mover_pending_) return HICACHE_OK;
+  const CuResult query = api.event_query(mover_end_);
+  if (query == cu::kSuccess) {
+    mover_pending_ = false;
+    return HICACHE_OK;
+  }
+  if (query != cu::kNotReady) return check(query, "moving pages", error);
+  const CuResult r = api.stream_wait_event(caller, mover_end_, 0);
+  if (r == cu::kInvalidHandle || r == cu::kInvalidContext)
+    return device_.report(r, "stream: is none of this device's primary context", HICACHE_INVALID_ARGUMENT, error);
+  return check(r, "cuStreamWaitEvent", error);
+}
+
+// ---- Transfers ----
+
+void CudaBackend::submit(TransferJob &job) {
+  ContextScope scope(device_.api(), device_.context());
+  lanes_[job.direction == HICACHE_D2H]->submit(job);
+}
+
+uint32_t CudaBackend::progress(uint32_t slot) const { return words_.progress(slot); }
+
+Status CudaBackend::layer_wait(uint32_t slot, uint32_t layer, uint64_t stream, ErrorDetail *error) {
+  if (device_.poisoned()) return device_.fault(error);
+  const DriverApi &api = device_.api();
+  ContextScope scope(api, device_.context());
+  const auto caller = reinterpret_cast<CuStream>(stream);
+  int capturing = 0;
+  if (CuResult r = api.stream_capturing(caller, &capturing); r != cu::kSuccess) return device_.report(r, "stream", HICACHE_INVALID_ARGUMENT, error);
+  if (capturing != 0)
+    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "stream: is being captured; a captured layer polls its progress word instead (hicache_device.cuh)");
+  if (words_.progress(slot) > layer) return HICACHE_OK; // There already, or released: nothing to enqueue.
+  const CuResult r = words_.wait(slot, layer, caller);
+  if (r == cu::kInvalidHandle || r == cu::kInvalidContext)
+    return device_.report(r, "stream: is none of this device's primary context", HICACHE_INVALID_ARGUMENT, error);
+  return check(r, "cuStreamWaitValue32", error);
+}
+
+void CudaBackend::drain() {
+  for (auto &lane : lanes_) lane->drain();
+}
+
+uint64_t CudaBackend::now_ns() const { return steady_now_ns(); }
+
+Status CudaBackend::layer_word(uint32_t slot, uint32_t layer, uint64_t *address_out, uint32_t *expected_out, ErrorDetail *) const {
+  *address_out = words_.address(slot);
+  *expected_out = words_.expected(slot, layer);
+  return HICACHE_OK;
+}
+
+} // namespace hicache

@@ -1,0 +1,94 @@
+#include "backend_cuda_fences.hpp"
+
+namespace hicache {
+
+void FenceBoard::close() {
+  for (Slot &slot : slots_) {
+    for (const Pending &pending : slot.pending) device_.api().event_destroy(pending.event);
+  }
+  for (CuEvent event : free_) device_.api().event_destroy(event);
+  slots_.clear();
+  free_.clear();
+}
+
+FenceBoard::Slot &FenceBoard::slot(uint32_t index) {
+  if (index >= slots_.size()) slots_.resize(index + 1);
+  return slots_[index];
+}
+
+void FenceBoard::retire(Slot &slot) {
+  while (!slot.pending.empty()) {
+    const CuResult r = device_.api().event_query(slot.pending.front().event);
+    if (r == cu::kNotReady) return;
+    if (r != cu::kSuccess) {
+      device_.check(r, "work on a stream", nullptr);
+      return;
+    }
+    slot.passed = slot.pending.front().sequence;
+    free_.push_back(slot.pending.front().event);
+    slot.pending.pop_front();
+  }
+}
+
+Status FenceBoard::record(FenceMark mark, CuStream stream, ErrorDetail *error) {
+  // An event recorded into a capture would be part of the graph and never pass here.
+  int capturing = 0;
+  if (const CuResult r = device_.api().stream_capturing(stream, &capturing); r != cu::kSuccess)
+    return device_.report(r, "stream", HICACHE_INVALID_ARGUMENT, error);
+  if (capturing != 0)
+    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "stream: is being captured; steps and transfers belong outside the capture");
+  std::lock_guard lock(mutex_);
+  Slot &of = slot(mark.slot());
+  retire(of);
+  CuEvent event = nullptr;
+  if (free_.empty()) {
+    if (CuResult r = device_.api().event_create(&event, cu::kEventDisableTiming); r != cu::kSuccess)
+      return device_.check(r, "cuEventCreate", error);
+  } else {
+    event = free_.back();
+    free_.pop_back();
+  }
+  const CuResult r = device_.api().event_record(event, stream);
+  if (r != cu::kSuccess) {
+    free_.push_back(event);
+    CuContext context = nullptr;
+    if (r == cu::kInvalidHandle || r == cu::kInvalidValue || r == cu::kInvalidContext ||
+        (device_.api().stream_context(stream, &context) == cu::kSuccess && context != device_.context()))
+      return device_.report(r, "stream: is none of this device's primary context", HICACHE_INVALID_ARGUMENT, error);
+    return device_.check(r, "cuEventRecord", error);
+  }
+  of.pending.push_back({mark.sequence(), event});
+  return HICACHE_OK;
+}
+
+bool FenceBoard::known_passed(FenceMark mark) {
+  if (!mark) return true;
+  std::lock_guard lock(mutex_);
+  return slot(mark.slot()).passed >= mark.sequence();
+}
+
+bool FenceBoard::passed(FenceMark mark) {
+  if (!mark) return true;
+  std::lock_guard lock(mutex_);
+  Slot &of = slot(mark.slot());
+  if (of.passed >= mark.sequence()) return true;
+  retire(of);
+  return of.passed >= mark.sequence();
+}
+
+Status FenceBoard::wait(CuStream stream, FenceMark mark, ErrorDetail *error) {
+  if (!mark) return HICACHE_OK;
+  std::lock_guard lock(mutex_);
+  Slot &of = slot(mark.slot());
+  if (of.passed >= mark.sequence()) return HICACHE_OK;
+  retire(of);
+  if (of.passed >= mark.sequence()) return HICACHE_OK;
+  for (const Pending &pending : of.pending) {
+    if (pending.sequence >= mark.sequence()) return device_.check(device_.api().stream_wait_event(stream, pending.event, 0), "cuStreamWaitEvent", error);
+  }
+  if (device_.poisoned()) return device_.fault(error);
+  return fail(error, HICACHE_INTERNAL, HICACHE_NO_POOL, "waiting for a fence that was never recorded (stream slot %u, sequence %llu)", mark.slot(),
+              static_cast<unsigned long long>(mark.sequence()));
+}
+
+} // namespace hicache

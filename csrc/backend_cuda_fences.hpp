@@ -1,0 +1,48 @@
+// Fences of a CUDA backend: what each FenceMark stands for is an event, kept until it has passed and then used again.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "backend_cuda_device.hpp"
+#include "mover.hpp"
+
+namespace hicache {
+
+// Any thread whose current context is the device's.
+class FenceBoard {
+ public:
+  explicit FenceBoard(CudaDevice &device) : device_(device) {}
+  ~FenceBoard() { close(); }
+  void close();
+
+  // `mark` is what has been enqueued on `stream` so far. Marks of a slot come in ascending order. INVALID_ARGUMENT, poisoning nothing, if the stream is
+  // not of this device's context or is being captured. Takes an event from the free ones, or makes one where all are in use.
+  Status record(FenceMark mark, CuStream stream, ErrorDetail *error);
+  bool passed(FenceMark mark);
+  // The same without asking the device: false may be old.
+  bool known_passed(FenceMark mark);
+  // Makes `stream` wait on the device, unless the mark has passed.
+  Status wait(CuStream stream, FenceMark mark, ErrorDetail *error);
+
+ private:
+  struct Pending {
+    uint64_t sequence;
+    CuEvent event;
+  };
+  struct Slot {
+    std::deque<Pending> pending; // Ascending.
+    uint64_t passed = 0;
+  };
+  Slot &slot(uint32_t index);
+  void retire(Slot &slot);
+
+  CudaDevice &device_;
+  std::mutex mutex_;
+  std::vector<Slot> slots_;
+  std::vector<CuEvent> free_;
+};
+
+} // namespace hicache

@@ -1,0 +1,74 @@
+// Launches of the kernels of cuda/. Where the library was built without them, or the driver cannot load them, `available` is false and the
+// callers use the copy engine and memsets.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend_cuda_device.hpp"
+#include "kernel_args.hpp"
+
+namespace hicache {
+
+class KernelSet {
+ public:
+  explicit KernelSet(CudaDevice &device) : device_(device) {}
+  ~KernelSet() { close(); }
+
+  // Never an error: why there are no kernels is `reason()`.
+  void open();
+  void close();
+  bool available() const { return module_ != nullptr; }
+  const std::string &reason() const { return reason_; }
+
+  // Copies with args as they are; args.list or args.inline_list is filled. `blocks` 0: the whole GPU, in a short burst.
+  CuResult copy(const kernel::CopyArgs &args, unsigned blocks, CuStream stream) const;
+  CuResult move(const kernel::CopyArgs &args, CuStream stream) const;
+  CuResult zero(const kernel::ZeroArgs &args, CuStream stream) const;
+  CuResult patch(const kernel::PatchArgs &args, CuStream stream) const;
+  CuResult stamp(const kernel::StampArgs &args, CuStream stream) const;
+  // args.digests must be zero.
+  CuResult digest(const kernel::DigestArgs &args, CuStream stream) const;
+  CuResult kernel_ids(const kernel::KernelIdsArgs &args, CuStream stream) const;
+
+ private:
+  CuResult launch(CuFunction function, unsigned blocks, unsigned threads, const void *args, CuStream stream) const;
+  // Blocks of a full-width burst over `bytes`: enough to keep the memory busy, few enough to end together.
+  unsigned burst_blocks(uint64_t bytes) const;
+
+  CudaDevice &device_;
+  CuModule module_ = nullptr;
+  std::string reason_;
+  CuFunction copy_ = nullptr, copy_small_ = nullptr, move_ = nullptr, zero_ = nullptr, patch_ = nullptr, stamp_ = nullptr, digest_ = nullptr,
+             digest_finish_ = nullptr, kernel_ids_ = nullptr;
+};
+
+// Lists too long to travel inside a launch go through a ring of pinned slots, each with its place in device memory. One stream's.
+class ListRing {
+ public:
+  static constexpr uint64_t kSlotBytes = 256 << 10;
+  static constexpr uint32_t kSlots = 4;
+
+  explicit ListRing(CudaDevice &device) : device_(device) {}
+  ~ListRing() { close(); }
+  Status open(ErrorDetail *error);
+  void close();
+
+  // A slot's host memory to fill, or null if the device still reads all of them: then launch with inline lists.
+  void *fill();
+  // Copies the first `bytes` of the slot just filled to the device, in stream order; where they will be.
+  CuResult upload(uint64_t bytes, CuStream stream, CuAddress *address_out);
+  // After the launch that reads the list.
+  CuResult release(CuStream stream);
+
+ private:
+  CudaDevice &device_;
+  unsigned char *host_ = nullptr;
+  CuAddress device_memory_ = 0;
+  CuEvent events_[kSlots] = {};
+  bool used_[kSlots] = {};
+  uint32_t next_ = 0;
+  bool registered_ = false;
+};
+
+} // namespace hicache

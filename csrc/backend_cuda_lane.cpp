@@ -1,0 +1,468 @@
+#include "backend_cuda_lane.hpp"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "copy_queue.hpp"
+
+namespace hicache {
+
+namespace {
+
+constexpr uint64_t kBatchBytes = uint64_t{16} << 20; // In one call of the driver.
+constexpr uint32_t kQuantumCopies = 512;             // What the thread can queue while the quantum before runs.
+constexpr uint64_t kWholeBytes = uint64_t{4} << 20;  // Pieces are not cut smaller.
+constexpr uint32_t kLookAhead = 16;                  // Jobs behind a blocked one that may overtake it.
+constexpr uint64_t kSpinNs = 50'000;                 // Without work, before the thread parks.
+constexpr uint64_t kQueryNs = 1'000'000;             // How often a silent quantum is asked whether the device has failed.
+
+// A state may be larger than a quantum and goes in pieces; what is small enough goes whole, so that no sliver is left.
+uint64_t piece_end(uint64_t begin, uint64_t end, uint64_t room) {
+  return end - begin <= std::max(room, kWholeBytes) ? end : begin + std::max(room, kWholeBytes);
+}
+
+void sleep_ns(long ns) {
+  timespec time{0, ns};
+  nanosleep(&time, nullptr);
+}
+
+} // namespace
+
+CopyLane::CopyLane(const LaneContext &context, uint32_t direction, uint32_t ticket_max)
+    : context_(context),
+      api_(context.device->api()),
+      direction_(direction),
+      slot_count_(std::max(ticket_max, 1u)),
+      slots_(std::make_unique<SlotState[]>(slot_count_)),
+      kernel_args_(std::make_unique<kernel::CopyArgs>()) {
+  context_.tuning.depth = std::max(context_.tuning.depth, 1u);
+  context_.tuning.batch_copies = std::clamp(context_.tuning.batch_copies, 1u, 4096u);
+  targets_.reserve(context_.tuning.batch_copies);
+  sources_.reserve(context_.tuning.batch_copies);
+  sizes_.reserve(context_.tuning.batch_copies);
+  quanta_.resize(context_.tuning.depth + 1);
+}
+
+CopyLane::~CopyLane() { close(); }
+
+Status CopyLane::open(ErrorDetail *error) {
+  int least = 0, greatest = 0;
+  if (CuResult r = api_.priority_range(&least, &greatest); r != cu::kSuccess)
+    return context_.device->report(r, "cuCtxGetStreamPriorityRange", HICACHE_DEVICE, error);
+  for (CuStream &stream : streams_) {
+    if (CuResult r = api_.stream_create(&stream, cu::kStreamNonBlocking, least); r != cu::kSuccess)
+      return context_.device->report(r, "cuStreamCreateWithPriority", HICACHE_INFEASIBLE, error);
+  }
+  for (Quantum &quantum : quanta_) {
+    if (CuResult r = api_.event_create(&quantum.event, cu::kEventDisableTiming); r != cu::kSuccess)
+      return context_.device->report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
+  }
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), direction_ == HICACHE_H2D ? "hicache-h2d" : "hicache-d2h");
+  return HICACHE_OK;
+}
+
+void CopyLane::close() {
+  if (thread_.joinable()) {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    work_.notify_one();
+    thread_.join();
+  }
+  for (Quantum &quantum : quanta_) {
+    if (quantum.event != nullptr) api_.event_destroy(quantum.event);
+    quantum.event = nullptr;
+  }
+  for (CuStream &stream : streams_) {
+    if (stream != nullptr) api_.stream_destroy(stream);
+    stream = nullptr;
+  }
+  for (uint32_t i = 0; i < slot_count_; i++) {
+    if (slots_[i].producer != nullptr) api_.event_destroy(slots_[i].producer);
+    slots_[i].producer = nullptr;
+  }
+}
+
+void CopyLane::check(CuResult result, const char *what) {
+  if (result != cu::kSuccess) context_.device->check(result, what, nullptr);
+}
+
+bool CopyLane::layered(const TransferJob &job) const {
+  if (job.direction != HICACHE_H2D || job.bytes < context_.tuning.layered_bytes_min) return false;
+  for (uint32_t pool = 0; pool < context_.layers->pools().size(); pool++) {
+    const uint64_t layer_bytes = context_.layers->pools()[pool].layer_bytes;
+    if ((job.pool_mask >> pool & 1) != 0 && layer_bytes != 0 && layer_bytes < context_.tuning.layer_bytes_min) return false;
+  }
+  return true;
+}
+
+Status CopyLane::record_producer(TransferJob &job, ErrorDetail *error) {
+  if (context_.device->poisoned()) return context_.device->fault(error);
+  SlotState &slot = slots_[job.slot];
+  const auto stream = reinterpret_cast<CuStream>(job.stream);
+  int capturing = 0;
+  if (CuResult r = api_.stream_capturing(stream, &capturing); r != cu::kSuccess)
+    return context_.device->report(r, "stream", HICACHE_INVALID_ARGUMENT, error);
+  if (capturing != 0) return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "stream: is being captured");
+  if (slot.producer == nullptr) {
+    if (CuResult r = api_.event_create(&slot.producer, cu::kEventDisableTiming); r != cu::kSuccess)
+      return context_.device->check(r, "cuEventCreate", error);
+  }
+  // A stream of another device or context is the caller's mistake: it costs the caller this transfer, not the engine.
+  if (CuResult r = api_.event_record(slot.producer, stream); r != cu::kSuccess)
+    return context_.device->report(r, "stream: is none of this device's primary context", HICACHE_INVALID_ARGUMENT, error);
+  slot.producer_pending = true;
+  return HICACHE_OK;
+}
+
+void CopyLane::submit(TransferJob &job) {
+  SlotState &slot = slots_[job.slot];
+  slot.waits.clear();
+  slot.producer_pending = false;
+  ErrorDetail why;
+  const Status refused = record_producer(job, &why);
+  for (FenceMark mark : job.waits) {
+    if (!context_.fences->passed(mark)) slot.waits.push_back(mark);
+  }
+  slot.piece_offset = 0;
+  slot.started = false;
+  job.waits = {};
+  job.group = context_.layers->first_group(job.pool_mask, !layered(job));
+  job.chunk = job.copies;
+  job.chunk_index = 0;
+  job.next = nullptr;
+  job.status = refused == HICACHE_OK ? HICACHE_PENDING : refused;
+  job.native_code = why.native_code;
+  job.start_ns = job.end_ns = 0;
+  job.submit_ns = steady_now_ns();
+  context_.words->begin(job.slot, std::min(job.group.first_layer, context_.layers->layer_limit()));
+  {
+    std::lock_guard lock(mutex_);
+    Fifo &fifo = classes_[std::min(job.priority, 2u)];
+    (fifo.tail != nullptr ? fifo.tail->next : fifo.head) = &job;
+    fifo.tail = &job;
+    unfinished_++;
+    arrivals_.fetch_add(1, std::memory_order_release);
+  }
+  if (parked_.load(std::memory_order_seq_cst)) work_.notify_one();
+}
+
+void CopyLane::drain() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] { return unfinished_ == 0; });
+}
+
+// ---- The thread ----
+
+void CopyLane::run() {
+  check(api_.context_set(context_.device->context()), "cuCtxSetCurrent");
+  int mode = cu::kCaptureRelaxed; // Somebody may capture a graph while we copy.
+  check(api_.exchange_capture_mode(&mode), "cuThreadExchangeStreamCaptureMode");
+  prctl(PR_SET_TIMERSLACK, 1000ul);
+  for (;;) {
+    if (context_.device->poisoned()) fail_all();
+    bool progress = retire();
+    while (quantum_count_ < context_.tuning.depth && !context_.device->poisoned() && issue()) progress = true;
+    if (progress) {
+      idle_since_ns_ = 0;
+      continue;
+    }
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_ && unfinished_ == 0) return;
+    }
+    rest();
+  }
+}
+
+void CopyLane::rest() {
+  if (quantum_count_ != 0) { // The end of a quantum comes as a word in memory: looking costs nothing.
+    for (int i = 0; i < 200; i++) {
+      if (static_cast<int32_t>(context_.words->lane_word(direction_ == HICACHE_D2H) - quanta_[quantum_head_].sequence) >= 0) return;
+      if (quantum_count_ < context_.tuning.depth && arrivals_.load(std::memory_order_acquire) != seen_arrivals_) break;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+    seen_arrivals_ = arrivals_.load(std::memory_order_acquire);
+    std::this_thread::yield();
+    return;
+  }
+  std::unique_lock lock(mutex_);
+  if (unfinished_ != 0) { // Jobs whose fences have not passed.
+    lock.unlock();
+    sleep_ns(10'000);
+    return;
+  }
+  const uint64_t now = steady_now_ns();
+  if (idle_since_ns_ == 0) idle_since_ns_ = now;
+  if (now - idle_since_ns_ < kSpinNs) {
+    lock.unlock();
+    std::this_thread::yield();
+    return;
+  }
+  parked_.store(true, std::memory_order_seq_cst);
+  work_.wait(lock, [&] { return unfinished_ != 0 || stopping_; });
+  parked_.store(false, std::memory_order_seq_cst);
+}
+
+bool CopyLane::retire() {
+  bool some = false;
+  while (quantum_count_ != 0) {
+    Quantum &quantum = quanta_[quantum_head_];
+    if (static_cast<int32_t>(context_.words->lane_word(direction_ == HICACHE_D2H) - quantum.sequence) < 0) {
+      // A word never comes from a device that has failed: ask now and then.
+      const uint64_t now = steady_now_ns();
+      if (now - last_query_ns_ < kQueryNs) return some;
+      last_query_ns_ = now;
+      const CuResult r = api_.event_query(quantum.event);
+      if (r != cu::kSuccess && r != cu::kNotReady) check(r, direction_ == HICACHE_H2D ? "copying to the device" : "copying from the device");
+      return some;
+    }
+    last_query_ns_ = steady_now_ns();
+    for (TransferJob *job : quantum.ended) finish(*job, HICACHE_OK, 0);
+    quantum.ended.clear();
+    quantum_head_ = (quantum_head_ + 1) % static_cast<uint32_t>(quanta_.size());
+    quantum_count_--;
+    some = true;
+  }
+  return some;
+}
+
+bool CopyLane::ready(TransferJob &job) {
+  SlotState &slot = slots_[job.slot];
+  while (!slot.waits.empty() && context_.fences->passed(slot.waits.back())) slot.waits.pop_back();
+  if (!slot.waits.empty()) return false;
+  if (!slot.producer_pending) return true;
+  const CuResult r = api_.event_query(slot.producer);
+  if (r == cu::kNotReady) return false;
+  check(r, "work on the caller's stream");
+  slot.producer_pending = false;
+  return true;
+}
+
+TransferJob *CopyLane::next_ready() {
+  std::lock_guard lock(mutex_);
+  for (Fifo &fifo : classes_) {
+    uint32_t looked = 0;
+    for (TransferJob *job = fifo.head; job != nullptr && looked < kLookAhead; job = job->next, looked++) {
+      if (job->status != HICACHE_PENDING || ready(*job)) return job;
+    }
+  }
+  return nullptr;
+}
+
+void CopyLane::unlink(TransferJob &job) {
+  std::lock_guard lock(mutex_);
+  Fifo &fifo = classes_[std::min(job.priority, 2u)];
+  TransferJob *before = nullptr;
+  for (TransferJob *at = fifo.head; at != &job; at = at->next) before = at;
+  (before != nullptr ? before->next : fifo.head) = job.next;
+  if (fifo.tail == &job) fifo.tail = before;
+  job.next = nullptr;
+}
+
+void CopyLane::finish(TransferJob &job, Status status, int32_t native_code) {
+  job.end_ns = steady_now_ns();
+  if (job.start_ns == 0) job.start_ns = job.end_ns;
+  job.status = status;
+  job.native_code = native_code;
+  // The word before the ring: once the ring has the job, its slot may belong to another.
+  context_.words->end(job.slot, status != HICACHE_OK);
+  context_.sink->finished(job);
+  std::lock_guard lock(mutex_);
+  if (--unfinished_ == 0) idle_.notify_all();
+}
+
+void CopyLane::fail_all() {
+  const int32_t native = context_.device->fault_code();
+  auto end = [&](TransferJob &job) {
+    // Releases streams that wait for a layer, where the device still can.
+    (void)context_.words->write(job.slot, kProgressDone, streams_[parity_]);
+    finish(job, HICACHE_DEVICE, native);
+  };
+  for (; quantum_count_ != 0; quantum_count_--) {
+    for (TransferJob *job : quanta_[quantum_head_].ended) end(*job);
+    quanta_[quantum_head_].ended.clear();
+    quantum_head_ = (quantum_head_ + 1) % static_cast<uint32_t>(quanta_.size());
+  }
+  for (Fifo &fifo : classes_) {
+    for (;;) {
+      TransferJob *job = nullptr;
+      {
+        std::lock_guard lock(mutex_);
+        job = fifo.head;
+      }
+      if (job == nullptr) break;
+      unlink(*job);
+      end(*job);
+    }
+  }
+}
+
+bool CopyLane::issue() {
+  TransferJob *job = next_ready();
+  if (job == nullptr) return false;
+  if (job->status != HICACHE_PENDING) { // Refused when it was submitted.
+    unlink(*job);
+    check(context_.words->write(job->slot, kProgressDone, streams_[parity_]), "cuStreamWriteValue32");
+    finish(*job, job->status, job->native_code);
+    return true;
+  }
+  const uint32_t at = (quantum_head_ + quantum_count_) % static_cast<uint32_t>(quanta_.size());
+  Quantum &quantum = quanta_[at];
+  const CuStream stream = streams_[parity_];
+  if (quantum_count_ != 0) check(api_.stream_wait_event(stream, previous_, 0), "cuStreamWaitEvent");
+  uint64_t bytes = 0;
+  uint32_t copies = 0;
+  while (job != nullptr && job->status == HICACHE_PENDING && !context_.device->poisoned()) {
+    if (!slots_[job->slot].started) {
+      slots_[job->slot].started = true;
+      job->start_ns = steady_now_ns();
+    }
+    if (add_copies(*job, stream, &bytes, &copies)) {
+      unlink(*job);
+      quantum.ended.push_back(job);
+    }
+    if (bytes >= context_.tuning.quantum_bytes || copies >= kQuantumCopies) break;
+    job = next_ready();
+  }
+  flush(stream);
+  quantum.sequence = ++sequence_;
+  check(context_.words->write_lane_word(direction_ == HICACHE_D2H, quantum.sequence, stream), "cuStreamWriteValue32");
+  check(api_.event_record(quantum.event, stream), "cuEventRecord");
+  previous_ = quantum.event;
+  parity_ ^= 1;
+  quantum_count_++;
+  counts_.quanta.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool CopyLane::add_copies(TransferJob &job, CuStream stream, uint64_t *bytes, uint32_t *copies) {
+  SlotState &slot = slots_[job.slot];
+  while (!job.group.at_end()) {
+    while (job.chunk != nullptr) {
+      if (*bytes >= context_.tuning.quantum_bytes || *copies >= kQuantumCopies) return false;
+      const TierCopy &copy = job.chunk->copies[job.chunk_index];
+      const SliceRange &slice = job.group.slices[copy.pool];
+      const uint64_t begin = slice.begin + slot.piece_offset;
+      const uint64_t end = piece_end(begin, slice.end, context_.tuning.quantum_bytes - *bytes);
+      if (end > begin) {
+        add_piece(copy, context_.layers->pools()[copy.pool], begin, end, stream);
+        *bytes += end - begin;
+        ++*copies;
+      }
+      if (end < slice.end) {
+        slot.piece_offset = end - slice.begin;
+        continue;
+      }
+      slot.piece_offset = 0;
+      if (++job.chunk_index == job.chunk->count) {
+        job.chunk = job.chunk->next;
+        job.chunk_index = 0;
+      }
+    }
+    job.group = context_.layers->next_group(job.group, job.pool_mask);
+    job.chunk = job.copies;
+    job.chunk_index = 0;
+    flush(stream);
+    check(context_.words->write(job.slot, job.group.first_layer, stream), "cuStreamWriteValue32");
+  }
+  return true;
+}
+
+void CopyLane::add_piece(const TierCopy &copy, const PoolLayout &pool, uint64_t begin, uint64_t end, CuStream stream) {
+  const CuAddress device = context_.device_bases[copy.pool] + page_offset_bytes(copy.device_page, pool.page_bytes);
+  const CuAddress host = context_.host_base + page_offset_bytes(copy.host_page, pool.page_bytes);
+  if (!context_.layers->drops_last_layer() || pool.layer_bytes != 0) {
+    add_fragment(device + begin, host + begin, end - begin, stream);
+    return;
+  }
+  // The deliberate fault on interleaved layers: each token's row of the last layer stays behind.
+  for (uint64_t at = begin; at < end;) {
+    const uint64_t row = at / pool.token_bytes * pool.token_bytes;
+    const uint64_t stop = std::min(row + pool.token_bytes - pool.row_bytes, end);
+    if (stop > at) add_fragment(device + at, host + at, stop - at, stream);
+    at = row + pool.token_bytes;
+  }
+}
+
+bool CopyLane::by_kernel(uint64_t bytes) const {
+  if (!context_.kernels->available()) return false;
+  switch (context_.tuning.method) {
+    case CopyMethod::kDirect: return false;
+    case CopyMethod::kKernel: return true;
+    case CopyMethod::kAuto: return bytes < context_.tuning.kernel_below_bytes;
+  }
+  return false;
+}
+
+void CopyLane::add_fragment(CuAddress device, CuAddress host, uint64_t bytes, CuStream stream) {
+  const CuAddress target = direction_ == HICACHE_H2D ? device : host, source = direction_ == HICACHE_H2D ? host : device;
+  counts_.copies.fetch_add(1, std::memory_order_relaxed);
+  if (by_kernel(bytes)) {
+    kernel::CopyArgs &args = *kernel_args_;
+    if (args.count == kernel::kInlineFragments || (args.count != 0 && args.piece_bytes != bytes)) flush_kernel(stream);
+    args.piece_bytes = bytes;
+    args.inline_list[args.count++] = {source, target};
+    return;
+  }
+  // Neighbours on both sides become one copy.
+  if (!sizes_.empty() && targets_.back() + sizes_.back() == target && sources_.back() + sizes_.back() == source) {
+    sizes_.back() += bytes;
+  } else {
+    if (sizes_.size() == context_.tuning.batch_copies) flush_direct(stream);
+    targets_.push_back(target);
+    sources_.push_back(source);
+    sizes_.push_back(bytes);
+  }
+  batch_bytes_ += bytes;
+  if (batch_bytes_ >= kBatchBytes) flush_direct(stream);
+}
+
+void CopyLane::flush(CuStream stream) {
+  flush_direct(stream);
+  flush_kernel(stream);
+}
+
+void CopyLane::flush_direct(CuStream stream) {
+  if (sizes_.empty()) return;
+  CuResult r = cu::kSuccess;
+  size_t first = 0;
+  cu::CopyAttributes attributes;
+  if (sizes_.size() > 1 && api_.copy_batch != nullptr) {
+    r = api_.copy_batch(targets_.data(), sources_.data(), sizes_.data(), sizes_.size(), &attributes, &first, 1, stream);
+  } else if (sizes_.size() > 1 && api_.copy_batch_12_8 != nullptr) {
+    size_t failed = 0;
+    r = api_.copy_batch_12_8(targets_.data(), sources_.data(), sizes_.data(), sizes_.size(), &attributes, &first, 1, &failed, stream);
+  } else {
+    for (size_t i = 0; i < sizes_.size() && r == cu::kSuccess; i++) r = api_.copy_async(targets_[i], sources_[i], sizes_[i], stream);
+  }
+  check(r, direction_ == HICACHE_H2D ? "queueing copies to the device" : "queueing copies from the device");
+  counts_.batches.fetch_add(1, std::memory_order_relaxed);
+  counts_.direct_bytes.fetch_add(batch_bytes_, std::memory_order_relaxed);
+  targets_.clear();
+  sources_.clear();
+  sizes_.clear();
+  batch_bytes_ = 0;
+}
+
+void CopyLane::flush_kernel(CuStream stream) {
+  kernel::CopyArgs &args = *kernel_args_;
+  if (args.count == 0) return;
+  args.list = nullptr;
+  args.pieces = 1;
+  args.source_base = args.target_base = 0;
+  args.source_stride = args.target_stride = 0;
+  check(context_.kernels->copy(args, context_.tuning.kernel_blocks, stream), "launching page_copy");
+  counts_.kernel_launches.fetch_add(1, std::memory_order_relaxed);
+  counts_.kernel_bytes.fetch_add(args.piece_bytes * args.count, std::memory_order_relaxed);
+  args.count = 0;
+}
+
+} // namespace hicache
