@@ -101,6 +101,8 @@ func (s *memoryStore) Capabilities() storage.Capabilities {
 	return storage.Capabilities{OneObjectPerPage: true}
 }
 
+func (s *memoryStore) Ready(context.Context) error { return nil }
+
 func (s *memoryStore) fails() bool {
 	s.calls++
 	return s.every > 0 && s.calls%s.every == 0

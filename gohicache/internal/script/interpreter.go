@@ -3,9 +3,11 @@ package script
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/hicache/hicache/ffi"
+	hicache "github.com/hicache/hicache/gohicache"
 )
 
 // An Interpreter runs blocks one after the other on one engine and one cache. It is not safe for several goroutines.
@@ -22,6 +24,9 @@ type Interpreter struct {
 	tickets map[uint64]string // Names of tickets, for completions.
 	holding []*binding        // Everything that was ever held, so that closing can give it back.
 	holds   bool              // Transfers wait for run.
+
+	cache     *cacheState
+	temporary string // Folder of storage=temporary.
 }
 
 // NewInterpreter returns one without an engine; the first command must open one. Close it.
@@ -94,6 +99,10 @@ func (in *Interpreter) dispatch(c *call) error {
 
 // describe prints an error of the library by its status and numbers.
 func (in *Interpreter) describe(err error) string {
+	var public *hicache.Error
+	if errors.As(err, &public) && !in.Verbose && public.Err != nil {
+		return strings.TrimPrefix(public.Err.Error(), "hicache: ")
+	}
 	var e *ffi.Error
 	if !errors.As(err, &e) {
 		return err.Error()
@@ -120,7 +129,11 @@ func (in *Interpreter) describe(err error) string {
 
 // Close ends the engine and the cache, giving back whatever the script still held.
 func (in *Interpreter) Close() error {
-	return in.closeEngine()
+	err := errors.Join(in.closeCache(), in.closeEngine())
+	if in.temporary != "" {
+		err = errors.Join(err, os.RemoveAll(in.temporary))
+	}
+	return err
 }
 
 func (in *Interpreter) setVerbose(c *call) error {

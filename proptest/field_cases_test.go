@@ -1,0 +1,250 @@
+package proptest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hicache/hicache/ffi"
+	"github.com/hicache/hicache/ffi/ids"
+	hicache "github.com/hicache/hicache/gohicache"
+)
+
+func openFixed(t *testing.T, g *geometry) *ffi.Engine {
+	t.Helper()
+	needLibrary(t)
+	engine, err := ffi.Open(g.fixed(ffi.BackendCPU, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := engine.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return engine
+}
+
+// A snapshot is every table of an engine: what a refused call must leave as it was.
+type snapshot struct {
+	Stats  []ffi.PoolStats
+	Places [][]ids.PhysicalPage
+	States [][]ffi.PageState
+}
+
+func snap(t *testing.T, engine *ffi.Engine, pools int) snapshot {
+	t.Helper()
+	var s snapshot
+	for pool := range uint32(pools) {
+		info, err := engine.PoolInfo(ffi.TierDevice, pool)
+		stats, err2 := engine.PoolStats(ffi.TierDevice, pool)
+		states := make([]ffi.PageState, info.PageCount)
+		err3 := engine.Map(ffi.TierDevice, pool, 0, states)
+		pages := make([]ids.VirtualPage, info.VirtualPageCount)
+		for i := range pages {
+			pages[i] = ids.VirtualPage(i)
+		}
+		places := make([]ids.PhysicalPage, len(pages))
+		err4 := engine.Inspect(pool, pages, places)
+		if err := errors.Join(err, err2, err3, err4); err != nil {
+			t.Fatal(err)
+		}
+		s.Stats, s.Places, s.States = append(s.Stats, stats), append(s.Places, places), append(s.States, states)
+	}
+	return s
+}
+
+// C30: a demand that fails at page i of n, for every i and in every pool, leaves every table as it was.
+func TestRefusedTakesChangeNothing(t *testing.T) {
+	for _, g := range geometries {
+		t.Run(g.name, func(t *testing.T) {
+			engine := openFixed(t, &g)
+			first := []ffi.Take{{Pool: 0, Pages: make([]ids.VirtualPage, 3)}}
+			if err := engine.Alloc(first); err != nil {
+				t.Fatal(err)
+			}
+			if err := engine.Free([]ffi.Pages{{Pool: 0, Pages: first[0].Pages[:1]}}); err != nil {
+				t.Fatal(err)
+			}
+			before := snap(t, engine, len(g.pools))
+			refused := 0
+			for pool := range g.pools {
+				for n := range uint32(3 * g.pages) {
+					demand := []ffi.Take{{Pool: 0, Pages: make([]ids.VirtualPage, 2)}}
+					if pool != 0 && g.pools[pool].Role == ffi.RoleSWA {
+						demand[0].Pages = make([]ids.VirtualPage, n)
+						demand = append(demand, ffi.Take{Pool: uint32(pool), Count: n})
+					} else if pool != 0 {
+						demand = append(demand, ffi.Take{Pool: uint32(pool), Pages: make([]ids.VirtualPage, n)})
+					} else {
+						demand[0].Pages = make([]ids.VirtualPage, n)
+					}
+					reservation, err := engine.Reserve(demand)
+					if err == nil {
+						if err := engine.Cancel(reservation); err != nil {
+							t.Fatal(err)
+						}
+						continue // Cancel restores the counts; where ids and frontiers are then is another test's.
+					}
+					refused++
+					if !errors.Is(err, ffi.ErrNoCapacity) {
+						t.Fatalf("pool %d, %d pages: %v", pool, n, err)
+					}
+					after := snap(t, engine, len(g.pools))
+					if err := engine.Alloc(demand); !errors.Is(err, ffi.ErrNoCapacity) {
+						t.Fatalf("pool %d, %d pages: alloc says %v", pool, n, err)
+					}
+					if diff := cmp.Diff(after, snap(t, engine, len(g.pools)), cmp.AllowUnexported(ffi.PoolStats{})); diff != "" {
+						t.Fatalf("pool %d, %d pages refused, and changed (-before +after):\n%s", pool, n, diff)
+					}
+				}
+			}
+			if refused == 0 {
+				t.Fatal("nothing was refused: the test is void")
+			}
+			if got, want := snap(t, engine, len(g.pools)).Stats, before.Stats; !sameCounts(got, want) {
+				t.Errorf("counts before %+v, after %+v", want, got)
+			}
+		})
+	}
+}
+
+func sameCounts(a, b []ffi.PoolStats) bool {
+	for i := range a {
+		if a[i].LivePages != b[i].LivePages || a[i].ReservedPages != b[i].ReservedPages || a[i].FreeVirtualPages != b[i].FreeVirtualPages {
+			return false
+		}
+	}
+	return true
+}
+
+// C29: sixteen goroutines see room and take it at once: what is granted never exceeds what there is, and the rest is ErrNoCapacity.
+func TestTakesFromManyGoroutines(t *testing.T) {
+	engine := openFixed(t, &geometries[1])
+	capacity, err := engine.Capacity(ffi.TierDevice, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var granted atomic.Int64
+	var wg sync.WaitGroup
+	held := make([][]ffi.Reservation, 16)
+	for worker := range held {
+		wg.Go(func() {
+			for range 50 {
+				takes := []ffi.Take{{Pool: 0, Pages: make([]ids.VirtualPage, 1)}, {Pool: 1, Count: 1}}
+				if engine.FitsStatus([]ffi.Demand{{Pool: 0, PageCount: 1}, {Pool: 1, PageCount: 1}}) != ffi.StatusOK {
+					continue
+				}
+				reservation, err := engine.Reserve(takes)
+				switch {
+				case err == nil:
+					granted.Add(1)
+					held[worker] = append(held[worker], reservation)
+				case !errors.Is(err, ffi.ErrNoCapacity):
+					t.Errorf("reserve: %v", err)
+				}
+				if len(held[worker]) > 1 {
+					if err := engine.Cancel(held[worker][0]); err != nil {
+						t.Errorf("cancel: %v", err)
+					}
+					granted.Add(-1)
+					held[worker] = held[worker][1:]
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if most := int64(capacity.SchedulablePages); granted.Load() > most {
+		t.Errorf("%d pages are granted of %d", granted.Load(), most)
+	}
+	if report, err := engine.Verify(); err != nil {
+		t.Errorf("%v\n%s", err, report)
+	}
+	for _, list := range held {
+		for _, reservation := range list {
+			if err := engine.Cancel(reservation); err != nil {
+				t.Errorf("cancel: %v", err)
+			}
+		}
+	}
+}
+
+// C21: what is released twice, by 64 goroutines at once, is released once: STALE_ID in the library, a no-op in the cache.
+func TestReleaseTwice(t *testing.T) {
+	engine := openFixed(t, &geometries[0])
+	page := []ids.VirtualPage{0}
+	if err := engine.Alloc([]ffi.Take{{Pool: 0, Pages: page}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		lease, err := engine.LeaseAcquire([]ffi.Pages{{Pool: 0, Pages: page}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ended, stale atomic.Int64
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() {
+				switch err := engine.LeaseRelease(lease); {
+				case err == nil:
+					ended.Add(1)
+				case errors.Is(err, ffi.ErrStale):
+					stale.Add(1)
+				default:
+					t.Errorf("release: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if ended.Load() != 1 || stale.Load() != 63 {
+			t.Fatalf("%d releases went through and %d were stale", ended.Load(), stale.Load())
+		}
+		stats, err := engine.PoolStats(ffi.TierDevice, 0)
+		if err != nil || stats.PinnedPages != 0 {
+			t.Fatalf("%d pages are pinned after the release (%v)", stats.PinnedPages, err)
+		}
+	}
+}
+
+// The same of the cache's matches and leases: a second release does nothing, and the pins come down to none.
+func TestReleaseTwiceInTheCache(t *testing.T) {
+	needLibrary(t)
+	cache, err := hicache.Open(context.Background(), &hicache.Options{PageTokens: 4, DeviceBytes: 1 << 16,
+		Pools: []hicache.PoolOptions{{Role: hicache.Full, Layers: []int{0}, LayerBytes: 32}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}
+	for range 20 {
+		match := cache.Match(tokens)
+		lease, err := cache.Load(context.Background(), match, hicache.LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cache.Insert(lease, tokens); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() { match.Release(); lease.Release() })
+		}
+		wg.Wait()
+		stats := cache.Stats()
+		if stats.LeasesNow != 0 || stats.PinsNow != 0 {
+			t.Fatalf("%d leases and %d pins are held", stats.LeasesNow, stats.PinsNow)
+		}
+		if err := cache.Verify(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cache.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cache.Close(); err != nil {
+		t.Fatalf("a second close: %v", err)
+	}
+}
