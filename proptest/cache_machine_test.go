@@ -231,11 +231,8 @@ func (m *cacheMachine) readReused(r *request) {
 		kernelIDs := m.kernelPages(r, pool)
 		p := &m.options.Pools[pool]
 		if p.Role == hicache.State {
-			if at := r.lease.StateLoaded(); at > 0 {
-				if at != prefix {
-					m.t.Fatalf("the state is of %d tokens and the prefix of %d", at, prefix)
-				}
-				m.readPage(r, pool, kernelIDs[0], prefix)
+			if source, ok := r.lease.StateSource(pool); ok {
+				m.readPage(r, pool, source, prefix)
 			} else if prefix > 0 {
 				m.t.Fatalf("a prefix of %d tokens without its state", prefix)
 			}
@@ -305,7 +302,7 @@ func (m *cacheMachine) finish() {
 	if r == nil {
 		return
 	}
-	m.readReusedAgain(r)
+	m.readReused(r)
 	m.model.publish(m.options, r)
 	if rapid.Bool().Draw(m.t, "in chunks") {
 		half := max(r.lease.Prefix(), len(r.tokens)/2)
@@ -316,12 +313,6 @@ func (m *cacheMachine) finish() {
 	m.must(m.cache.Insert(r.lease, r.tokens))
 	r.lease.Release()
 	r.lease.Release()
-}
-
-func (m *cacheMachine) readReusedAgain(r *request) {
-	if len(m.options.Pools) < 3 { // The state page has been overwritten by then.
-		m.readReused(r)
-	}
 }
 
 func (m *cacheMachine) abandon() {
