@@ -297,7 +297,9 @@ func (s *cacheState) readAndWrite(r *cacheRequest) error {
 		p := &s.pools[pool]
 		kernelIDs := r.lease.PoolKernelIDs(pool)
 		if p.Role == hicache.State {
-			s.stateStep(r, pool, kernelIDs)
+			if err := s.stateStep(r, pool, kernelIDs); err != nil {
+				return err
+			}
 			continue
 		}
 		for i, id := range kernelIDs {
@@ -319,11 +321,23 @@ func (s *cacheState) readAndWrite(r *cacheRequest) error {
 	return nil
 }
 
-// stateStep advances the state page to the last page boundary of the tokens.
-func (s *cacheState) stateStep(r *cacheRequest, pool int, kernelIDs []ids.KernelID) {
+// stateStep checks the state that the prefix ends with, and writes the one at the last page boundary of the tokens into the request's page.
+func (s *cacheState) stateStep(r *cacheRequest, pool int, kernelIDs []ids.KernelID) error {
+	prefix := r.lease.Prefix()
+	source, ok := r.lease.StateSource(pool)
+	if ok {
+		if found, whole := readStamp(s.cache.PageBytes(pool, source)); !whole || found != pageStamp(r.space, pool, r.tokens[:prefix]) {
+			return fmt.Errorf("%s: the state of tokens ..%d is wrong", s.pools[pool].Name, prefix)
+		}
+	} else if prefix > 0 {
+		return fmt.Errorf("%s: a prefix of %d tokens without its state", s.pools[pool].Name, prefix)
+	}
 	boundary := len(r.tokens) / s.pools[0].PageTokens * s.pools[0].PageTokens
 	fill(s.cache.PageBytes(pool, kernelIDs[0]), pageStamp(r.space, pool, r.tokens[:boundary]))
-	r.lease.SetCheckpoint(boundary)
+	if boundary > prefix {
+		r.lease.SetCheckpoint(boundary)
+	}
+	return nil
 }
 
 // pin keeps a match, and with it the prefix, until unpin.
