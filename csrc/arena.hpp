@@ -179,9 +179,10 @@ public:
   // Recomputes every invariant from scratch; empty if all hold, else one violation a line. O(arena).
   std::string verify() const;
 
+  struct State; // arena_state.hpp: for the files that carry these calls out, and for white-box tests.
+  State &state() { return *state_; }
+
 private:
-  friend class ArenaTestAccess;
-  struct State; // arena_state.hpp
   explicit Arena(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

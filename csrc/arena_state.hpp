@@ -1,0 +1,162 @@
+// What an arena is made of, shared by the files that carry out its calls. Not included outside csrc/{arena*, reservation, lease,
+// compactor, verify}.
+#pragma once
+
+#include "arena.hpp"
+#include "capacity.hpp"
+#include "compaction_plan.hpp"
+#include "entry_slab.hpp"
+#include "fence.hpp"
+#include "pool.hpp"
+#include "slot_map.hpp"
+
+namespace hicache {
+
+class FrameSource;
+
+struct ReservationRecord {
+  PinList frames; // Physical pages, those of a pool one after another.
+  PinList names;  // Virtual ids of the owner pools, likewise.
+  uint32_t pages[kPoolMax] = {};
+};
+
+struct LeaseRecord {
+  PinList pins;
+};
+
+struct StepRecord {
+  PinList pins;
+  uint32_t stream_slot = 0;
+};
+
+// Pages wanted, by pool number.
+struct Demand {
+  uint32_t pages[kPoolMax] = {};
+};
+
+struct Arena::State {
+  bool host = false;
+  bool ignore_pins = false;
+  uint32_t compaction = HICACHE_COMPACTION_LAZY;
+  uint32_t placement = HICACHE_PLACEMENT_BEST;
+  Mover *mover = nullptr;
+  uint64_t bytes = 0, bytes_max = 0, sink_bytes = 0;
+
+  std::vector<Pool> pools;
+  uint32_t chain_pools[kPoolMax] = {}; // Pool numbers, low to high.
+  uint32_t chain_count = 0;
+
+  EntrySlab slab;
+  SlotMap<ReservationRecord> reservations;
+  SlotMap<LeaseRecord> leases;
+  SlotMap<StepRecord> steps;
+  Streams streams;
+  FenceOverflow overflow;
+  WaitSet caller_waits; // Handed to the caller.
+  WaitSet mover_waits;  // Handed to the mover.
+  ArenaCounters counters;
+
+  uint64_t epoch = 1; // Rises with every change; what is memoised carries the epoch it holds for.
+  struct CapacityMemo {
+    uint64_t epoch = 0;
+    hicache_capacity_t capacity = {};
+  } capacity_memo[kPoolMax];
+
+  static constexpr uint32_t kBatch = 1024;
+  std::vector<PageMove> moves;  // Scratch, kBatch entries.
+  std::vector<PageZero> zeros;  // Scratch, capacity kBatch.
+  std::vector<PageCopy> copies; // Likewise.
+
+  // ---- arena.cpp ----
+  Chain snapshot(bool with_pins) const; // O(pools · log64 pages).
+  ChainDemand in_chain(const Demand &demand) const;
+  const char *tier() const { return host ? "host arena" : "device arena"; }
+  // Free bytes between the pool's span and its neighbours' (or the arena's ends). A float without a span has the whole region on both sides.
+  void gaps(const Pool &pool, uint64_t *low_bytes_out, uint64_t *high_bytes_out) const;
+  // INVALID_ARGUMENT if there is no such pool.
+  Status check_pool(uint32_t pool, ErrorDetail *error) const;
+  // Whether v names an allocated page of the group that `pool` belongs to.
+  bool allocated(const Pool &pool, uint32_t v) const { return pool.names(v) && pools[pool.owner].table.mapped(v); }
+  Status resize_to(uint64_t new_bytes, ErrorDetail *error);
+  bool ends_below(uint64_t byte) const;
+
+  // ---- arena_open.cpp ----
+  Status set_up(const ArenaOptions &options, ErrorDetail *error);
+  Status set_up_pool(const PoolSpec &spec, uint32_t index, ErrorDetail *error);
+  Status set_up_groups(ErrorDetail *error);
+  Status set_up_chain(ErrorDetail *error);
+  Status set_up_places(const ArenaOptions &options, ErrorDetail *error);
+  void set_up_tables(const ArenaOptions &options);
+  Status check_floor(uint32_t request_tokens, ErrorDetail *error) const;
+
+  // ---- arena_room.cpp: room for a demand, and why there is none ----
+  // Whether the demand can be taken, moves included if compaction allows them. Fills the error as a refused take does.
+  Status check_room(const Demand &demand, ErrorDetail *error) const;
+  // As check_room, and makes it so: moves what must move; afterwards every pool has as many holes as are wanted of it.
+  Status make_room(const Demand &demand, ErrorDetail *error);
+  Status refuse(const Demand &demand, ErrorDetail *error) const;
+  Status refuse_reclaim(const Demand &demand, ErrorDetail *error) const;
+  void adopt_shortfall(const Demand &demand);
+  hicache_capacity_t compute_capacity(uint32_t pool_number) const;
+  // Room beside static pools and names: what no move can mend.
+  Status check_fixed(const Demand &demand, ErrorDetail *error) const;
+
+  // ---- compactor.cpp ----
+  // Takes up a layout: moves the pages outside their pools' new spans into them, in an order that finds every destination vacated.
+  Status execute(const Chain &chain, const Layout &layout, ErrorDetail *error);
+  // Packs one pool toward its end (a float toward the narrower side) within a budget of pages; survivors nearest the frontier go into
+  // holes nearest the end. *moved_out counts pages.
+  Status pack(Pool *pool, uint64_t pages_max, uint64_t *moved_out, ErrorDetail *error);
+  Status move_into_span(Pool *pool, const PageSpan &span, ErrorDetail *error);
+  Status run_moves(Pool *pool, uint32_t count, ErrorDetail *error); // The first `count` of `moves`, all of this pool.
+  // Pinned pages that lie on the wrong side of a hole: packing would have moved them. Cost grows with their number.
+  uint64_t blocked_pages(const Pool &pool) const;
+  // After pages became holes: frontiers retreat where placement says so, eager compaction packs.
+  Status settle(uint32_t pool_bits, ErrorDetail *error);
+
+  // ---- reservation.cpp ----
+  struct Binder;
+  void reserve_pages(Pool *pool, uint32_t count, std::span<const Take> takes, ReservationRecord *record);
+
+  // ---- lease.cpp ----
+  uint32_t unpin_list(PinList *pins); // Empties it. Returns the bits of the pools that got holes: the caller settles them.
+  uint32_t unpin_entries(const PinList &pins);
+  Status pin_pages(std::span<const hicache_pages_t> lines, PinList *pins, uint32_t *places_out, ErrorDetail *error);
+  Status pin_one(uint32_t pool, uint32_t v, PinList *pins, uint32_t *place_out, ErrorDetail *error);
+
+  // ---- fences ----
+  bool fenced() const { return !host; }
+  void join_fence(Pool *pool, uint32_t p, FenceMark mark);
+  void set_fence(Pool *pool, uint32_t p, FenceMark mark); // In place of what there was: the mark's work has waited for it.
+  void collect_fence(const Pool &pool, uint32_t p, WaitSet *waits) const {
+    if (fenced()) overflow.collect(pool.fences[p], streams, waits);
+  }
+
+  // ---- arena_extend.cpp ----
+  Status check_sequence(const Pool &owner, const hicache_sequence_t &sequence, uint32_t number, ErrorDetail *error) const;
+  Status grow(Pool *owner, hicache_sequence_t *sequence, FrameSource *owner_source, FrameSource *window_sources, ErrorDetail *error);
+  void name_growth(Pool *owner, hicache_sequence_t *sequence, FrameSource *source, uint32_t first, uint32_t count);
+  Status zero_growth(Pool *pool, const hicache_sequence_t &sequence, uint32_t first, uint64_t token_total, ErrorDetail *error);
+
+  // ---- arena_take.cpp, arena_free.cpp ----
+  // Names that a call mentions, against duplicates. unmark() clears all of a list, marked or not.
+  void unmark(Pool *pool, const uint32_t *vpages, uint32_t count);
+  Status check_takes(std::span<const Take> takes, bool reserving, Demand *demand_out, ErrorDetail *error);
+  Status check_windows(Pool *pool, const Take &take, ErrorDetail *error);
+  // Gives names that have none a page each in `pool`, out of its holes, zeroed as the pool says.
+  Status bind_names(Pool *pool, const uint32_t *vpages, uint32_t count, ErrorDetail *error);
+  Status bind_last(Pool *pool, uint32_t count, std::span<const Take> takes, ErrorDetail *error);
+  // Zeroes whole pages that are handed out, as the pool says.
+  Status zero_pages(Pool *pool, const uint32_t *frames, uint32_t count, ErrorDetail *error);
+  Status queue_zero(Pool *pool, uint32_t frame, uint32_t first_token, ErrorDetail *error); // Into `zeros`; flushed when full.
+  Status flush_zeros(ErrorDetail *error);
+  Status queue_copy(Pool *pool, uint32_t source, uint32_t destination, uint32_t token_count, ErrorDetail *error);
+  Status flush_copies(ErrorDetail *error);
+  // Frees one name of a group in all its pools; in one pool (a tombstone is left as it is). Return the bits of the pools that got holes.
+  uint32_t free_name(Pool *owner, uint32_t v);
+  uint32_t free_window(Pool *pool, uint32_t v);
+  void give_name(Pool *owner, uint32_t v); // Or withholds it, as long as a static page of it is touched.
+  void release_static_name(const Pool &pool, uint32_t p); // A static page has left quarantine.
+};
+
+} // namespace hicache

@@ -1,0 +1,148 @@
+#include "fence.hpp"
+
+#include <algorithm>
+
+namespace hicache {
+namespace {
+
+constexpr uint32_t kIndexSize = Streams::kSlotMax * 2;
+
+uint32_t bucket_of(uint64_t stream) {
+  return static_cast<uint32_t>((stream * 0x9e3779b97f4a7c15ull) >> 40) & (kIndexSize - 1);
+}
+
+} // namespace
+
+void Streams::open() {
+  slots_.assign(kSlotMax, Slot{});
+  index_.assign(kIndexSize, 0);
+  used_ = kMoverSlot + 1;
+}
+
+// The index cell that holds the stream's slot, or the empty one where it belongs.
+uint32_t *Streams::find(uint64_t stream) {
+  uint32_t bucket = bucket_of(stream);
+  while (index_[bucket] != 0 && slots_[index_[bucket]].stream != stream) bucket = (bucket + 1) & (kIndexSize - 1);
+  return &index_[bucket];
+}
+
+void Streams::rebuild_index() {
+  std::fill(index_.begin(), index_.end(), 0u);
+  for (uint32_t slot = kMoverSlot + 1; slot < used_; slot++) *find(slots_[slot].stream) = slot;
+}
+
+uint32_t Streams::slot_of(uint64_t stream) {
+  uint32_t *cell = find(stream);
+  if (*cell != 0) return *cell;
+  if (used_ < kSlotMax) {
+    slots_[used_].stream = stream;
+    *cell = used_;
+    return used_++;
+  }
+  for (uint32_t slot = kMoverSlot + 1; slot < used_; slot++) {
+    if (slots_[slot].issued != slots_[slot].passed || slots_[slot].open_steps > 0) continue;
+    slots_[slot].stream = stream;
+    rebuild_index();
+    return slot;
+  }
+  return 0;
+}
+
+void Streams::passed(FenceMark mark) {
+  if (mark.slot() == 0 || mark.slot() >= used_) return;
+  Slot &slot = slots_[mark.slot()];
+  slot.passed = std::max(slot.passed, std::min(mark.sequence(), slot.issued));
+}
+
+void WaitSet::open() {
+  best_.assign(Streams::kSlotMax, 0);
+  marks_.reserve(Streams::kSlotMax);
+}
+
+void WaitSet::clear(uint32_t except_slot) {
+  for (const FenceMark mark : marks_) best_[mark.slot()] = 0;
+  marks_.clear();
+  except_slot_ = except_slot;
+}
+
+void WaitSet::add(FenceMark mark, const Streams &streams) {
+  if (!mark || mark.slot() == except_slot_ || !streams.pending(mark)) return;
+  uint32_t &best = best_[mark.slot()];
+  if (best == 0) {
+    marks_.push_back(mark);
+    best = static_cast<uint32_t>(marks_.size());
+  } else if (marks_[best - 1].sequence() < mark.sequence()) {
+    marks_[best - 1] = mark;
+  }
+}
+
+void FenceOverflow::open(uint32_t node_count) {
+  nodes_.assign(node_count, Node{});
+  free_head_ = node_count > 0 ? 0 : kEnd;
+  for (uint32_t i = 0; i < node_count; i++) nodes_[i].next = i + 1 < node_count ? i + 1 : kEnd;
+}
+
+uint32_t FenceOverflow::take_node(FenceMark mark, uint32_t next) {
+  const uint32_t node = free_head_;
+  free_head_ = nodes_[node].next;
+  nodes_[node] = {mark, next};
+  return node;
+}
+
+FenceMark FenceOverflow::join(FenceMark page_fence, FenceMark mark, const Streams &streams, bool *widened) {
+  if (page_fence.slot() == kAllSlot) return page_fence;
+  if (page_fence.slot() != kListSlot) {
+    if (!page_fence || page_fence.slot() == mark.slot() || !streams.pending(page_fence)) return mark;
+    const uint32_t second = free_head_;
+    if (second == kEnd || nodes_[second].next == kEnd) {
+      *widened = true;
+      return FenceMark::make(kAllSlot, 1);
+    }
+    const uint32_t tail = take_node(page_fence, kEnd);
+    return FenceMark::make(kListSlot, take_node(mark, tail));
+  }
+  const auto head = static_cast<uint32_t>(page_fence.sequence());
+  // A node of the same stream, or one that has passed, is used again.
+  for (uint32_t node = head; node != kEnd; node = nodes_[node].next) {
+    if (nodes_[node].mark.slot() != mark.slot()) continue;
+    nodes_[node].mark = mark;
+    return page_fence;
+  }
+  for (uint32_t node = head; node != kEnd; node = nodes_[node].next) {
+    if (streams.pending(nodes_[node].mark)) continue;
+    nodes_[node].mark = mark;
+    return page_fence;
+  }
+  if (free_head_ == kEnd) {
+    drop(page_fence);
+    *widened = true;
+    return FenceMark::make(kAllSlot, 1);
+  }
+  return FenceMark::make(kListSlot, take_node(mark, head));
+}
+
+void FenceOverflow::drop(FenceMark page_fence) {
+  if (page_fence.slot() != kListSlot) return;
+  for (auto node = static_cast<uint32_t>(page_fence.sequence()); node != kEnd;) {
+    const uint32_t next = nodes_[node].next;
+    nodes_[node] = {FenceMark{}, free_head_};
+    free_head_ = node;
+    node = next;
+  }
+}
+
+void FenceOverflow::collect(FenceMark page_fence, const Streams &streams, WaitSet *waits) const {
+  if (page_fence.slot() == kAllSlot) {
+    for (uint32_t slot = kMoverSlot; slot < streams.used(); slot++)
+      if (streams.latest(slot).sequence() > 0) waits->add(streams.latest(slot), streams);
+    return;
+  }
+  if (page_fence.slot() != kListSlot) {
+    waits->add(page_fence, streams);
+    return;
+  }
+  for (auto node = static_cast<uint32_t>(page_fence.sequence()); node != kEnd; node = nodes_[node].next)
+    waits->add(nodes_[node].mark, streams);
+}
+
+} // namespace hicache

@@ -1,0 +1,177 @@
+#include "hole_set.hpp"
+
+#include <algorithm>
+
+namespace hicache {
+namespace {
+
+constexpr uint64_t kAll = ~uint64_t{0};
+
+constexpr uint64_t from_bit(uint32_t i) { return kAll << (i & 63); }        // Bits >= i of its word.
+constexpr uint64_t up_to_bit(uint32_t i) { return kAll >> (63 - (i & 63)); } // Bits <= i of its word.
+uint32_t low_bit(uint64_t word) { return static_cast<uint32_t>(std::countr_zero(word)); }
+uint32_t high_bit(uint64_t word) { return 63 - static_cast<uint32_t>(std::countl_zero(word)); }
+uint32_t bits_in(uint64_t word) { return static_cast<uint32_t>(std::popcount(word)); }
+
+} // namespace
+
+void HoleSet::open(uint32_t capacity) {
+  capacity_ = capacity;
+  size_ = 0;
+  level_count_ = 0;
+  uint32_t total = 0;
+  uint64_t members = std::max<uint64_t>(capacity, 1);
+  do {
+    const auto words = static_cast<uint32_t>((members + 63) / 64);
+    offset_[level_count_] = total;
+    word_count_[level_count_] = words;
+    total += words;
+    level_count_++;
+    members = words;
+  } while (members > 1);
+  words_.assign(total, 0);
+}
+
+uint32_t HoleSet::next(uint32_t i) const {
+  for (uint32_t level = 0; level < level_count_; level++) {
+    const uint32_t word = i >> 6;
+    if (word >= word_count_[level]) return kNone;
+    const uint64_t bits = at(level, word) & from_bit(i);
+    if (bits != 0) {
+      uint32_t found = word * 64 + low_bit(bits);
+      while (level-- > 0) found = found * 64 + low_bit(at(level, found));
+      return found;
+    }
+    i = word + 1;
+  }
+  return kNone;
+}
+
+uint32_t HoleSet::prev(uint32_t i) const {
+  if (capacity_ == 0) return kNone;
+  i = std::min(i, capacity_ - 1);
+  for (uint32_t level = 0; level < level_count_; level++) {
+    const uint32_t word = i >> 6;
+    const uint64_t bits = at(level, word) & up_to_bit(i);
+    if (bits != 0) {
+      uint32_t found = word * 64 + high_bit(bits);
+      while (level-- > 0) found = found * 64 + high_bit(at(level, found));
+      return found;
+    }
+    if (word == 0) return kNone;
+    i = word - 1;
+  }
+  return kNone;
+}
+
+void HoleSet::insert_range(uint32_t low, uint32_t high) {
+  if (low >= high) return;
+  assert(high <= capacity_);
+  size_ += high - low;
+  for (uint32_t level = 0; level < level_count_; level++) {
+    const uint32_t first = low >> 6, last = (high - 1) >> 6;
+    for (uint32_t word = first; word <= last; word++) {
+      uint64_t mask = kAll;
+      if (word == first) mask &= from_bit(low);
+      if (word == last) mask &= up_to_bit(high - 1);
+      assert(level > 0 || (at(level, word) & mask) == 0);
+      at(level, word) |= mask;
+    }
+    low = first;
+    high = last + 1;
+  }
+}
+
+void HoleSet::erase_range(uint32_t low, uint32_t high) {
+  if (low >= high) return;
+  assert(high <= capacity_);
+  size_ -= count_in(low, high);
+  for (uint32_t level = 0; level < level_count_ && low < high; level++) {
+    const uint32_t first = low >> 6, last = (high - 1) >> 6;
+    for (uint32_t word = first; word <= last; word++) {
+      uint64_t mask = kAll;
+      if (word == first) mask &= from_bit(low);
+      if (word == last) mask &= up_to_bit(high - 1);
+      at(level, word) &= ~mask;
+    }
+    // Above, only bits of words that are empty now go: every word between the ends is, the ends may not be.
+    low = first + (at(level, first) != 0 ? 1 : 0);
+    high = last + 1 - (last >= low && at(level, last) != 0 ? 1 : 0);
+  }
+}
+
+uint32_t HoleSet::count_in(uint32_t low, uint32_t high, uint32_t limit) const {
+  uint32_t count = 0;
+  high = std::min(high, capacity_);
+  for (uint32_t i = low < high ? next(low) : kNone; i < high && count < limit;) {
+    const uint32_t word = i >> 6;
+    uint64_t bits = at(0, word) & from_bit(i);
+    if (word == (high - 1) >> 6) bits &= up_to_bit(high - 1);
+    count += bits_in(bits);
+    if (word == (high - 1) >> 6) break;
+    // Neighbouring words are the common case; the hierarchy skips empty stretches.
+    i = at(0, word + 1) != 0 ? (word + 1) * 64 + low_bit(at(0, word + 1)) : next((word + 1) * 64);
+  }
+  return std::min(count, limit);
+}
+
+uint32_t HoleSet::nth_highest(uint32_t n) const {
+  assert(n >= 1 && n <= size_);
+  uint32_t i = highest();
+  for (;;) {
+    const uint32_t word = i >> 6;
+    uint64_t bits = at(0, word);
+    const uint32_t here = bits_in(bits);
+    if (here >= n) {
+      for (uint32_t skip = here - n; skip > 0; skip--) bits &= bits - 1;
+      return word * 64 + low_bit(bits);
+    }
+    n -= here;
+    i = prev(word * 64 - 1);
+  }
+}
+
+void HoleSet::clear_upward(uint32_t word) {
+  for (uint32_t level = 1; level < level_count_; level++) {
+    uint64_t &above = at(level, word >> 6);
+    above &= ~(uint64_t{1} << (word & 63));
+    if (above != 0) return;
+    word >>= 6;
+  }
+}
+
+void HoleSet::drain_from(uint32_t from, uint32_t n, uint32_t *out) {
+  size_ -= n;
+  uint32_t i = n > 0 ? next(from) : kNone;
+  while (n > 0) {
+    const uint32_t word = i >> 6;
+    uint64_t bits = at(0, word) & from_bit(i);
+    const uint64_t kept = at(0, word) & ~from_bit(i);
+    while (bits != 0 && n > 0) {
+      *out++ = word * 64 + low_bit(bits);
+      bits &= bits - 1;
+      n--;
+    }
+    at(0, word) = bits | kept;
+    if ((bits | kept) == 0) clear_upward(word);
+    if (n > 0) i = next((word + 1) * 64);
+  }
+}
+
+void HoleSet::drain_highest(uint32_t n, uint32_t *out) {
+  size_ -= n;
+  while (n > 0) {
+    const uint32_t word = highest() >> 6;
+    uint64_t bits = at(0, word);
+    while (bits != 0 && n > 0) {
+      const uint32_t bit = high_bit(bits);
+      *out++ = word * 64 + bit;
+      bits &= ~(uint64_t{1} << bit);
+      n--;
+    }
+    at(0, word) = bits;
+    if (bits == 0) clear_upward(word);
+  }
+}
+
+} // namespace hicache

@@ -1,0 +1,172 @@
+// Pins: who may rely on a page staying where it is and allocated. Leases, open steps and tickets count per physical page; a page moves and
+// is handed out again only when nobody is left.
+#include "arena_state.hpp"
+
+namespace hicache {
+
+// ---- Pins ----
+
+Status Arena::State::pin_one(uint32_t pool_number, uint32_t v, PinList *pins, uint32_t *place_out, ErrorDetail *error) {
+  Pool &pool = pools[pool_number];
+  if (!pool.names(v) || !pool.table.mapped(v))
+    return fail(error, HICACHE_NOT_MAPPED, pool_number, "%s, pool %u: page %u has no page", tier(), pool_number, v);
+  const uint32_t frame = pool.table.v2p(v);
+  if (pool.pins[frame] == Pool::kPinMax)
+    return fail(error, HICACHE_LIMIT, pool_number, "%s, pool %u: page %u is held %u times", tier(), pool_number, v, uint32_t{Pool::kPinMax});
+  pool.pin(frame, ignore_pins);
+  slab.append(pins, EntrySlab::entry(pool_number, frame));
+  if (place_out != nullptr) *place_out = frame;
+  return HICACHE_OK;
+}
+
+Status Arena::State::pin_pages(std::span<const hicache_pages_t> lines, PinList *pins, uint32_t *places_out, ErrorDetail *error) {
+  uint64_t total = 0;
+  for (const hicache_pages_t &line : lines) {
+    if (const Status status = check_pool(line.pool, error); status != HICACHE_OK) return status;
+    total += line.page_count;
+  }
+  if (!slab.has_room(total))
+    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "%s: no room to hold %llu more pages (held_pages_max)", tier(),
+                static_cast<unsigned long long>(total));
+  uint64_t done = 0;
+  for (const hicache_pages_t &line : lines) {
+    for (uint32_t i = 0; i < line.page_count; i++, done++) {
+      const Status status = pin_one(line.pool, line.vpages[i], pins, places_out == nullptr ? nullptr : places_out + done, error);
+      if (status == HICACHE_OK) continue;
+      unpin_list(pins); // Nothing was freed meanwhile: no page changes state by this.
+      return status;
+    }
+  }
+  epoch++;
+  return HICACHE_OK;
+}
+
+// Returns the bits of the pools in which quarantined pages have become holes.
+uint32_t Arena::State::unpin_entries(const PinList &pins) {
+  uint32_t changed = 0;
+  slab.each(pins, [&](uint32_t entry) {
+    Pool &pool = pools[EntrySlab::pool_of(entry)];
+    const uint32_t frame = EntrySlab::page_of(entry);
+    if (!pool.unpin(frame)) return;
+    changed |= 1u << pool.index;
+    if (pool.is_static) release_static_name(pool, frame);
+  });
+  return changed;
+}
+
+uint32_t Arena::State::unpin_list(PinList *pins) {
+  const uint32_t changed = unpin_entries(*pins);
+  slab.release(pins);
+  epoch++;
+  return changed;
+}
+
+Status Arena::pin_copies(std::span<const hicache_copy_t> copies, PinList *pins, uint32_t *places_out, std::span<const FenceMark> *waits,
+                         ErrorDetail *error) {
+  State &s = *state_;
+  for (const hicache_copy_t &copy : copies)
+    if (const Status status = s.check_pool(copy.pool, error); status != HICACHE_OK) return status;
+  if (!s.slab.has_room(copies.size()))
+    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "%s: no room to hold %zu more pages (held_pages_max)", s.tier(), copies.size());
+  s.caller_waits.clear(0);
+  for (size_t i = 0; i < copies.size(); i++) {
+    const uint32_t v = s.host ? copies[i].host_page : copies[i].device_page;
+    if (const Status status = s.pin_one(copies[i].pool, v, pins, &places_out[i], error); status != HICACHE_OK) {
+      s.unpin_list(pins);
+      return status;
+    }
+    s.collect_fence(s.pools[copies[i].pool], places_out[i], &s.caller_waits);
+  }
+  s.epoch++;
+  if (waits != nullptr) *waits = s.caller_waits.marks();
+  return HICACHE_OK;
+}
+
+void Arena::unpin(PinList *pins) {
+  // A device error of an eager move here surfaces at the mover, which poisons the engine.
+  state_->settle(state_->unpin_list(pins), nullptr);
+}
+
+bool Arena::pins_page(const PinList &pins, uint32_t pool, uint32_t ppage) const {
+  bool found = false;
+  state_->slab.each_while(pins, [&](uint32_t entry) { return !(found = entry == EntrySlab::entry(pool, ppage)); });
+  return found;
+}
+
+// ---- Leases ----
+
+Status Arena::lease_acquire(std::span<const hicache_pages_t> pages, hicache_lease_t *lease_out, ErrorDetail *error) {
+  return lease_acquire_places(pages, nullptr, lease_out, error);
+}
+
+Status Arena::lease_acquire_places(std::span<const hicache_pages_t> pages, uint32_t *places_out, hicache_lease_t *lease_out,
+                                   ErrorDetail *error) {
+  State &s = *state_;
+  if (s.leases.full())
+    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "%s: all %u leases are in use", s.tier(), s.leases.capacity());
+  PinList pins;
+  if (const Status status = s.pin_pages(pages, &pins, places_out, error); status != HICACHE_OK) return status;
+  LeaseRecord *record;
+  *lease_out = s.leases.insert(&record);
+  record->pins = pins;
+  s.counters.leases_total++;
+  return HICACHE_OK;
+}
+
+Status Arena::lease_release(hicache_lease_t lease, ErrorDetail *error) {
+  State &s = *state_;
+  LeaseRecord *record = s.leases.find(lease);
+  if (record == nullptr) return fail(error, HICACHE_STALE_ID, HICACHE_NO_POOL, "the lease is over or never was");
+  const uint32_t changed = s.unpin_list(&record->pins);
+  s.leases.erase(lease);
+  return s.settle(changed, error);
+}
+
+// ---- Steps ----
+
+Status Arena::step_open(uint64_t stream, std::span<const hicache_pages_t> pages, hicache_step_t *step_out,
+                        std::span<const FenceMark> *waits, ErrorDetail *error) {
+  State &s = *state_;
+  if (s.host) return fail(error, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "steps are of the device tier");
+  if (s.steps.full())
+    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "all %u steps are open", s.steps.capacity());
+  const uint32_t slot = s.streams.slot_of(stream);
+  if (slot == 0) return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "more than %u streams with unfinished steps", Streams::kSlotMax - 2);
+  PinList pins;
+  if (const Status status = s.pin_pages(pages, &pins, nullptr, error); status != HICACHE_OK) return status;
+  s.caller_waits.clear(slot); // Its own stream keeps its order by itself.
+  s.slab.each(pins, [&](uint32_t entry) {
+    s.collect_fence(s.pools[EntrySlab::pool_of(entry)], EntrySlab::page_of(entry), &s.caller_waits);
+  });
+  if (waits != nullptr) *waits = s.caller_waits.marks();
+  StepRecord *record;
+  *step_out = s.steps.insert(&record);
+  record->pins = pins;
+  record->stream_slot = slot;
+  s.counters.steps_total++;
+  s.streams.open_step(slot);
+  return HICACHE_OK;
+}
+
+Status Arena::step_close(hicache_step_t step, FenceMark *mark_out, ErrorDetail *error) {
+  State &s = *state_;
+  StepRecord *record = s.steps.find(step);
+  if (record == nullptr) return fail(error, HICACHE_STALE_ID, HICACHE_NO_POOL, "the step is closed or never was");
+  const FenceMark mark = s.streams.issue(record->stream_slot);
+  s.streams.close_step(record->stream_slot);
+  s.slab.each(record->pins, [&](uint32_t entry) { s.join_fence(&s.pools[EntrySlab::pool_of(entry)], EntrySlab::page_of(entry), mark); });
+  const uint32_t changed = s.unpin_list(&record->pins);
+  s.steps.erase(step);
+  if (mark_out != nullptr) *mark_out = mark;
+  return s.settle(changed, error);
+}
+
+bool Arena::is_lease(uint64_t id) const { return state_->leases.find(id) != nullptr; }
+bool Arena::is_step(uint64_t id) const { return state_->steps.find(id) != nullptr; }
+uint32_t Arena::lease_count() const { return state_->leases.held(); }
+uint32_t Arena::step_count() const { return state_->steps.held(); }
+uint32_t Arena::reservation_count() const { return state_->reservations.held(); }
+void Arena::fence_passed(FenceMark mark) { state_->streams.passed(mark); }
+uint64_t Arena::stream_of(uint32_t slot) const { return state_->streams.stream_of(slot); }
+
+} // namespace hicache

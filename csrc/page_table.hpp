@@ -1,0 +1,67 @@
+// The tables of one pool: v2p (where a virtual page is) and p2v (who is at a place), and nobody else writes them.
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <vector>
+
+#include "ids.hpp"
+
+namespace hicache {
+
+class PageTable {
+public:
+  // Entries from here on are states, not pages.
+  static constexpr uint32_t kStateFirst = 0xfffffff0u;
+  // v2p: no page (a free id, or a tombstone); chosen by a reservation; freed, but withheld until a static page of that id is unpinned.
+  static constexpr uint32_t kUnmapped = 0xffffffffu;
+  static constexpr uint32_t kReservedId = 0xfffffffeu;
+  static constexpr uint32_t kWithheld = 0xfffffffdu;
+  // p2v: nobody (hole or gap); held by a reservation; freed but still touched.
+  static constexpr uint32_t kNobody = 0xffffffffu;
+  static constexpr uint32_t kReserved = 0xfffffffeu;
+  static constexpr uint32_t kQuarantined = 0xfffffffcu;
+
+  void open(uint32_t virtual_count, uint32_t physical_count) {
+    v2p_.assign(virtual_count, kUnmapped);
+    p2v_.assign(physical_count, kNobody);
+  }
+  // Binds the sink to itself: page 0 <-> virtual page 0.
+  void bind_sink() { v2p_[0] = p2v_[0] = 0; }
+
+  uint32_t v2p(uint32_t v) const { return v2p_[v]; }
+  uint32_t p2v(uint32_t p) const { return p2v_[p]; }
+  bool mapped(uint32_t v) const { return v2p_[v] < kStateFirst; }
+  bool bound(uint32_t p) const { return p2v_[p] < kStateFirst; }
+  const uint32_t *v2p_data() const { return v2p_.data(); }
+  uint32_t virtual_count() const { return static_cast<uint32_t>(v2p_.size()); }
+  uint32_t physical_count() const { return static_cast<uint32_t>(p2v_.size()); }
+  uint64_t bytes() const { return (v2p_.size() + p2v_.size()) * sizeof(uint32_t); }
+  void prefetch(uint32_t v) const { __builtin_prefetch(&v2p_[v], 1); }
+
+  void bind(VirtualPage v, PhysicalPage p) {
+    v2p_[raw(v)] = raw(p);
+    p2v_[raw(p)] = raw(v);
+  }
+  // Takes the page at v2p[v] away; the place gets `place_state`, the name `name_state`.
+  void unbind(VirtualPage v, uint32_t name_state, uint32_t place_state) {
+    p2v_[v2p_[raw(v)]] = place_state;
+    v2p_[raw(v)] = name_state;
+  }
+  // The page at `source` is at `destination` from now on. Nobody was there.
+  void move(PhysicalPage source, PhysicalPage destination) {
+    const uint32_t v = p2v_[raw(source)];
+    assert(v < kStateFirst && p2v_[raw(destination)] == kNobody);
+    v2p_[v] = raw(destination);
+    p2v_[raw(destination)] = v;
+    p2v_[raw(source)] = kNobody;
+  }
+  void set_name_state(VirtualPage v, uint32_t state) { v2p_[raw(v)] = state; }
+  void set_place_state(PhysicalPage p, uint32_t state) { p2v_[raw(p)] = state; }
+
+private:
+  std::vector<uint32_t> v2p_;
+  std::vector<uint32_t> p2v_;
+};
+
+} // namespace hicache

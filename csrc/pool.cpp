@@ -1,0 +1,46 @@
+#include "pool.hpp"
+
+namespace hicache {
+
+void Pool::adopt(uint32_t from, uint32_t to) {
+  if (from >= to) return;
+  if (low >= high) {
+    low = from;
+    high = to;
+  } else {
+    low = from < low ? from : low;
+    high = to > high ? to : high;
+  }
+  holes.insert_range(from, to);
+}
+
+void Pool::retreat() {
+  if (is_static) return;
+  if (direction == HICACHE_DIRECTION_FLOAT && used() == 0) {
+    holes.erase_range(low, high);
+    low = high = page_count; // Parked.
+    return;
+  }
+  if (direction != HICACHE_DIRECTION_DOWN)
+    while (low < high && holes.contains(high - 1)) holes.erase(--high);
+  if (direction != HICACHE_DIRECTION_UP)
+    while (low < high && holes.contains(low)) holes.erase(low++);
+}
+
+void Pool::cut(uint32_t new_low, uint32_t new_high) {
+  if (low < new_low) {
+    holes.erase_range(low, new_low < high ? new_low : high);
+    low = new_low < high ? new_low : high;
+  }
+  if (high > new_high) {
+    holes.erase_range(new_high > low ? new_high : low, high);
+    high = new_high > low ? new_high : low;
+  }
+}
+
+uint64_t Pool::table_bytes() const {
+  return table.bytes() + holes.bytes() + movable.bytes() + held.bytes() + ids.bytes() + pins.size() * sizeof(uint16_t) +
+         fences.size() * sizeof(FenceMark) + marks.size() * sizeof(uint64_t);
+}
+
+} // namespace hicache

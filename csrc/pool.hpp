@@ -1,0 +1,160 @@
+// One pool of pages: its span, what each physical page is (live, hole, reserved, quarantined, or gap outside the span), its pins and
+// fences. Pure bookkeeping: decides nothing about placement and moves no bytes.
+//
+// Bitmaps over physical pages, disjoint, together exactly the span: holes; movable (live, no pin); held (pinned, reserved, quarantined).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "capacity.hpp"
+#include "free_ids.hpp"
+#include "hicache.h"
+#include "hole_set.hpp"
+#include "mover.hpp"
+#include "page_table.hpp"
+
+namespace hicache {
+
+inline constexpr uint32_t kPageCountMax = 1u << 28; // A held-page entry is pool (4 bits) and page (28 bits).
+
+struct Pool {
+  uint32_t index = 0;
+  uint32_t role = 0;
+  uint32_t direction = 0; // Resolved.
+  uint32_t owner = 0;
+  uint32_t page_tokens = 1;
+  uint32_t window_tokens = 0;
+  uint32_t zeroing = 0;
+  bool is_static = false;
+  uint32_t window_bits = 0;   // Of an owner: the other pools of its group, a bit a pool number.
+  bool withholds_ids = false; // Of an owner: a static pool is in the group: a name is reused only once its static pages are.
+  bool names_grow = false;    // Of an owner: as many ids as there are pages, also after a resize.
+  uint64_t page_bytes = 0;
+
+  uint32_t first_page = 0;     // Pages below are the sink.
+  uint32_t first_id = 0;       // Virtual ids below name nothing.
+  uint32_t page_count = 0;     // At the present size of the arena.
+  uint32_t page_count_max = 0; // At its largest.
+  uint32_t id_count = 0;       // Virtual ids [first_id, id_count) exist so far.
+
+  uint32_t low = 0, high = 0; // The span [low, high). An end's reaches from its frontier to the arena's end.
+  uint32_t live = 0, reserved = 0, quarantined = 0;
+
+  PageTable table;
+  HoleSet holes, movable, held;
+  std::vector<uint16_t> pins;
+  std::vector<FenceMark> fences; // Empty in a host arena.
+  FreeIds ids;                   // Of an owner.
+  std::vector<uint64_t> marks;   // A bit a virtual id, zero between calls: finds what occurs twice in one.
+
+  uint32_t used() const { return live + reserved + quarantined; }
+  bool owns_ids() const { return owner == index; }
+  bool names(uint32_t v) const { return v >= first_id && v < id_count; } // Whether it can be a virtual id at all.
+
+  bool marked(uint32_t v) const { return (marks[v >> 6] >> (v & 63)) & 1; }
+  void set_mark(uint32_t v) { marks[v >> 6] |= uint64_t{1} << (v & 63); }
+  void clear_mark(uint32_t v) { marks[v >> 6] &= ~(uint64_t{1} << (v & 63)); }
+
+  // ---- The span ----
+
+  // Makes the free pages [from, to), next to the span or founding it, holes of it.
+  void adopt(uint32_t from, uint32_t to);
+  // Cuts holes off the span's open ends: no copy. An end with no page left, or a float, gives up its span.
+  void retreat();
+  // Removes the pages outside [low, high), all holes, from the span.
+  void cut(uint32_t new_low, uint32_t new_high);
+  // What the pool occupies, for Hull::kSpan.
+  PageSpan span() const { return low < high ? PageSpan{low, high} : PageSpan{}; }
+  PageSpan pinned_hull() const {
+    if (held.empty()) return PageSpan{};
+    return PageSpan{held.lowest(), held.highest() + 1};
+  }
+
+  // ---- States of a page. Holes handed out have left the hole set already (drain). ----
+
+  void hole_becomes_live(uint32_t v, uint32_t p) {
+    table.bind(VirtualPage{v}, PhysicalPage{p});
+    live++;
+    pins[p] == 0 ? movable.insert(p) : held.insert(p); // A pin on a hole exists only under IGNORE_PINS.
+  }
+  void hole_becomes_reserved(uint32_t p) {
+    table.set_place_state(PhysicalPage{p}, PageTable::kReserved);
+    held.insert(p);
+    pins[p] = 1; // The reservation's.
+    reserved++;
+  }
+  void reserved_becomes_live(uint32_t v, uint32_t p, bool stays_pinned) {
+    table.bind(VirtualPage{v}, PhysicalPage{p});
+    reserved--;
+    live++;
+    if (stays_pinned) return;
+    pins[p] = 0;
+    held.erase(p);
+    movable.insert(p);
+  }
+  void reserved_becomes_hole(uint32_t p) {
+    table.set_place_state(PhysicalPage{p}, PageTable::kNobody);
+    pins[p] = 0;
+    held.erase(p);
+    reserved--;
+    holes.insert(p);
+  }
+  // Takes the page of v away; name_state is what v2p says from now on. Returns false if the page went to quarantine.
+  bool live_becomes_hole(uint32_t v, uint32_t name_state) {
+    const uint32_t p = table.v2p(v);
+    live--;
+    if (pins[p] > 0) {
+      table.unbind(VirtualPage{v}, name_state, PageTable::kQuarantined);
+      if (!held.contains(p)) { // Only under IGNORE_PINS.
+        movable.erase(p);
+        held.insert(p);
+      }
+      quarantined++;
+      return false;
+    }
+    table.unbind(VirtualPage{v}, name_state, PageTable::kNobody);
+    movable.erase(p);
+    holes.insert(p);
+    return true;
+  }
+
+  // ---- Pins ----
+
+  static constexpr uint16_t kPinMax = UINT16_MAX;
+  // The page is live and has fewer than kPinMax pins. With ignore_pins the compactor is not told.
+  void pin(uint32_t p, bool ignore_pins) {
+    if (pins[p]++ > 0 || ignore_pins) return;
+    movable.erase(p);
+    held.insert(p);
+  }
+  // Returns true if a quarantined page has become a hole.
+  bool unpin(uint32_t p) {
+    if (--pins[p] > 0) return false;
+    if (table.p2v(p) == PageTable::kQuarantined) {
+      table.set_place_state(PhysicalPage{p}, PageTable::kNobody);
+      held.erase(p);
+      quarantined--;
+      holes.insert(p);
+      return true;
+    }
+    if (table.bound(p) && held.contains(p)) {
+      held.erase(p);
+      movable.insert(p);
+    }
+    return false;
+  }
+
+  // A live page changes place. The destination is a hole of the span, so is the source afterwards.
+  void move(uint32_t source, uint32_t destination) {
+    table.move(PhysicalPage{source}, PhysicalPage{destination});
+    movable.contains(source) ? movable.erase(source) : held.erase(source); // Held only under IGNORE_PINS.
+    holes.erase(destination);
+    movable.insert(destination);
+    holes.insert(source);
+  }
+
+  uint64_t table_bytes() const;
+};
+
+} // namespace hicache
