@@ -1,0 +1,311 @@
+package hicache_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	hicache "github.com/hicache/hicache/gohicache"
+	"github.com/hicache/hicache/gohicache/storage/file"
+)
+
+// TestFailedLoad: a load whose copy fails is rolled back whole, its host copy stays (C60), the request that waited is told, and the next try
+// succeeds.
+func TestFailedLoad(t *testing.T) {
+	for name, pools := range geometries() {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools, Faults: &hicache.FaultOptions{Seed: 1}})
+			a := prompt(1, 41)
+			s.run(a)
+			s.flush()
+			s.evict(hicache.TierDevice)
+			if err := s.c.HoldTransfers(false, 1); err != nil {
+				t.Fatal(err)
+			}
+			m := s.c.Match(a)
+			if _, err := s.compute(m, "", a, hicache.LoadOptions{}); !errors.Is(err, hicache.ErrTransfer) {
+				t.Fatalf("a failed load gave %v", err)
+			}
+			m.Release()
+			if err := s.c.Verify(); err != nil {
+				t.Fatal(err)
+			}
+			s.evict(hicache.TierDevice)
+			for p := range s.c.Pools() {
+				if st, _ := s.c.PoolStats(hicache.TierDevice, p); st.Live != 0 {
+					t.Fatalf("pool %d: %d pages are live after the roll-back", p, st.Live)
+				}
+			}
+			wantHit(t, s.run(a), 0, 40, 0)
+			if s.c.Stats().TransfersFailed != 1 {
+				t.Fatalf("%d failed transfers counted", s.c.Stats().TransfersFailed)
+			}
+		})
+	}
+}
+
+// TestJoinedLoad: a second request for a prefix that is being loaded waits for the same copies, and fails with them.
+func TestJoinedLoad(t *testing.T) {
+	for _, fails := range []int{0, 1} {
+		t.Run(fmt.Sprint("fails=", fails), func(t *testing.T) {
+			s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Faults: &hicache.FaultOptions{Seed: 1}})
+			a := prompt(1, 41)
+			s.run(a)
+			s.flush()
+			s.evict(hicache.TierDevice)
+			if err := s.c.HoldTransfers(true, fails); err != nil {
+				t.Fatal(err)
+			}
+			var leases []*hicache.Lease
+			for range 3 {
+				m := s.c.Match(a)
+				lease, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.Release()
+				leases = append(leases, lease)
+			}
+			if err := s.c.Verify(); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := s.c.Drive(100, false); err != nil || n != 1 {
+				t.Fatalf("%d copies for three loads of one prefix, %v", n, err)
+			}
+			for _, lease := range leases {
+				if err := lease.Wait(ctx); (err != nil) != (fails > 0) || err != nil && !errors.Is(err, hicache.ErrTransfer) {
+					t.Fatalf("wait: %v", err)
+				}
+				if fails == 0 {
+					s.check("joined", "", a, lease.PoolKernelIDs, 0, 10)
+				}
+				if err := s.c.Insert(lease, a); (err != nil) != (fails > 0) {
+					t.Fatalf("insert: %v", err)
+				}
+				lease.Release()
+			}
+			if err := s.c.HoldTransfers(false, 0); err != nil {
+				t.Fatal(err)
+			}
+			s.run(a)
+		})
+	}
+}
+
+// TestFailedBackUp: a back-up that failed is not durable: what the device gives up then is gone, and nothing wrong comes in its place.
+func TestFailedBackUp(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Faults: &hicache.FaultOptions{Seed: 1}})
+	a := prompt(1, 41)
+	if err := s.c.HoldTransfers(false, 1); err != nil {
+		t.Fatal(err)
+	}
+	s.run(a)
+	s.flush()
+	if st, _ := s.c.PoolStats(hicache.TierHost, 0); st.Live != 0 {
+		t.Fatalf("%d host pages are live after a failed back-up", st.Live)
+	}
+	wantHit(t, s.run(a), 40, 0, 0) // backs up again
+	s.flush()
+	s.evict(hicache.TierDevice)
+	wantHit(t, s.run(a), 0, 40, 0)
+}
+
+// TestBackUpHolds is field cases C56 and C35's kind: pages that a queued back-up has not read yet are neither evicted nor overwritten.
+func TestBackUpHolds(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 8 * kib, HostBytes: 64 * kib, Pools: fullPools(), Faults: &hicache.FaultOptions{Seed: 1, Hold: true}})
+	a := prompt(1, 65)
+	s.run(a)
+	if n, _ := s.c.Evict(hicache.TierDevice, 0, 100); n != 0 {
+		t.Fatalf("%d pages were evicted under their back-up", n)
+	}
+	m := s.c.Match(prompt(2, 100))
+	if _, err := s.c.Load(ctx, m, hicache.LoadOptions{}); !errors.Is(err, hicache.ErrNoCapacity) {
+		t.Fatalf("a load over the sources of a back-up: %v", err)
+	}
+	if err := s.c.HoldTransfers(false, 0); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := s.c.Load(ctx, m, hicache.LoadOptions{Wait: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+	m.Release()
+	wantHit(t, s.run(a), 0, 64, 0)
+}
+
+// TestHostFull is field case C35: under write_back a page that finds no room on the host stays on the device while another victim exists.
+func TestHostFull(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 32 * kib, HostBytes: 4 * kib, Pools: fullPools(), WritePolicy: hicache.WriteBack})
+	a, b := prompt(1, 49), prompt(2, 49)
+	s.run(a)
+	s.evict(hicache.TierDevice)
+	s.flush()
+	pin, err := s.c.PinPrefix(hicache.Namespace{}, a, 0) // the host is full, and locked
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.run(b)
+	s.flush()
+	wantHit(t, s.run(b), 48, 0, 0)
+	pin.Release()
+	if err := s.c.Verify(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRandomFaults runs many requests over failing, delayed and reordered copies: bytes are right whenever they are served, and nothing leaks.
+func TestRandomFaults(t *testing.T) {
+	for _, policy := range []hicache.WritePolicy{hicache.WriteThrough, hicache.WriteBack} {
+		for seed := range uint64(6) {
+			t.Run(fmt.Sprintf("%v/%d", policy, seed), func(t *testing.T) {
+				r := rand.New(rand.NewPCG(seed, 5))
+				pools := []([]hicache.PoolOptions){fullPools(), windowPools()}[seed%2]
+				s := open(t, hicache.Options{DeviceBytes: 24 * kib, HostBytes: 16 * kib, Pools: pools, WritePolicy: policy,
+					Faults: &hicache.FaultOptions{Seed: seed, FailPPM: 200_000, DelayMax: 1e6}})
+				failed := 0
+				for i := range 150 {
+					tokens := prompt(r.IntN(6), 5+r.IntN(60))
+					m := s.c.Match(tokens)
+					lease, err := s.compute(m, "", tokens, hicache.LoadOptions{})
+					m.Release()
+					if errors.Is(err, hicache.ErrTransfer) || errors.Is(err, hicache.ErrNoCapacity) {
+						failed++
+						continue
+					}
+					if err != nil {
+						t.Fatalf("request %d: %v", i, err)
+					}
+					lease.Release()
+					if i%10 == 0 {
+						if err := s.c.Verify(); err != nil {
+							t.Fatalf("request %d: %v", i, err)
+						}
+					}
+				}
+				if s.c.Stats().TransfersFailed == 0 {
+					t.Fatal("no transfer failed: the test shows nothing")
+				}
+				t.Logf("%d requests failed, %d transfers", failed, s.c.Stats().TransfersFailed)
+			})
+		}
+	}
+}
+
+// TestCorruptStorage flips a bit in every stored object: nothing of it is served, each is counted, and the run goes on.
+func TestCorruptStorage(t *testing.T) {
+	for name, pools := range geometries() {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools, Storage: file.New(dir)})
+			a := prompt(1, 41)
+			s.run(a)
+			s.flush()
+			s.evict(hicache.TierDevice)
+			s.evict(hicache.TierHost)
+			flipped := 0
+			err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return err
+				}
+				raw, err := os.ReadFile(path)
+				if err != nil {
+					return err
+				}
+				raw[len(raw)-1] ^= 4
+				flipped++
+				return os.WriteFile(path, raw, 0o600)
+			})
+			if err != nil || flipped < 10 {
+				t.Fatal(err, flipped)
+			}
+			wantHit(t, s.run(a), 0, 0, 0)
+			if st := s.c.Stats(); st.StorageCorrupt == 0 || st.Degraded != "" {
+				t.Fatalf("stats %+v", st)
+			}
+		})
+	}
+}
+
+// TestOneLostObject: where one object is missing, the prefix before it is served, as far as its windows go.
+func TestOneLostObject(t *testing.T) {
+	for name, pools := range geometries() {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools, Storage: file.New(dir)})
+			a := prompt(1, 81)
+			s.run(a)
+			s.flush()
+			var files []string
+			_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+				if err == nil && !d.IsDir() {
+					files = append(files, path)
+				}
+				return err
+			})
+			for i := range files {
+				raw, err := os.ReadFile(files[i])
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Remove(files[i]); err != nil { // behind the store's back
+					t.Fatal(err)
+				}
+				s.evict(hicache.TierDevice)
+				s.evict(hicache.TierHost)
+				hit := s.run(a)
+				if hit.Total() > 80 || hit.Device+hit.Host != 0 {
+					t.Fatalf("hit %+v", hit)
+				}
+				if err := os.WriteFile(files[i], raw, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				s.flush()
+			}
+		})
+	}
+}
+
+// TestUnusableStorage: a folder that cannot be used does not stop the cache, which says so.
+func TestUnusableStorage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Storage: file.New(path)})
+	a := prompt(1, 41)
+	s.run(a)
+	s.flush()
+	s.evict(hicache.TierDevice)
+	wantHit(t, s.run(a), 0, 40, 0)
+	if d := s.c.Stats().Degraded; !strings.Contains(d, "storage is off") {
+		t.Fatalf("degraded: %q", d)
+	}
+}
+
+// TestStorageGone: a folder that goes away while the cache runs.
+func TestStorageGone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Storage: file.New(dir)})
+	s.run(prompt(1, 41))
+	s.flush()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.evict(hicache.TierDevice)
+	s.evict(hicache.TierHost)
+	for i := range 5 {
+		s.run(prompt(i, 41))
+	}
+	s.flush()
+	if s.c.Stats().Degraded == "" {
+		t.Fatal("the cache does not say that it runs without storage")
+	}
+}
