@@ -379,7 +379,8 @@ func (t *Tree) demoteTail(n *node, r *backUp, f *Freed) {
 	for _, b := range r.full {
 		low = min(low, b.at)
 	}
-	e := evictor{t: t, f: f}
+	e := &t.evictor
+	*e = evictor{t: t, f: f}
 	for n.pools[t.full].dev > 0 && n.start+n.pools[t.full].dev-1 >= low {
 		i := int(n.pools[t.full].dev) - 1
 		if t.col(n, colHost)[i] == ids.None {

@@ -75,7 +75,8 @@ func (t *Tree) Evict(req *EvictRequest, r *EvictResult) {
 	defer t.mu.Unlock()
 	t.tick(req.Now)
 	t.settle()
-	e := evictor{t: t, req: req, r: r, f: &r.Freed}
+	e := &t.evictor
+	*e = evictor{t: t, req: req, r: r, f: &r.Freed}
 	for p := range t.cfg.Pools {
 		if p >= len(req.Want) || req.Want[p] <= 0 {
 			continue
@@ -164,7 +165,7 @@ func (e *evictor) blocker() Blocker {
 		return NothingLeft
 	case len(t.skipped) > 0 && e.req.Tier == Device && e.req.Unbacked == Keep:
 		return OnlyUnbacked
-	case e.req.Tier == Host && e.pool == t.full && !e.req.Duplicates && t.orders[orderDuplicate].top() != nil:
+	case e.req.Tier == Host && e.pool == t.full && !e.req.Duplicates && t.top(orderDuplicate) != nil:
 		return OnlyDuplicates
 	case t.loads.live+t.backs.live+t.stores.live > 0:
 		return InTransfer
@@ -176,12 +177,12 @@ func (e *evictor) blocker() Blocker {
 func (e *evictor) device() {
 	t := e.t
 	role := t.cfg.Pools[e.pool].Role
-	o := &t.orders[orderLeaf]
+	o := orderLeaf
 	if role != Full {
-		o = &t.orders[orderDevice(e.pool)]
+		o = orderDevice(e.pool)
 	}
 	for e.short() {
-		n := o.top()
+		n := t.top(o)
 		if n == nil {
 			return
 		}

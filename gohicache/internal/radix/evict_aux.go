@@ -121,15 +121,15 @@ func (e *evictor) host() {
 		e.hostAux()
 		return
 	}
-	for o := &t.orders[orderHostLeaf]; e.short(); {
-		n := o.top()
+	for o := orderHostLeaf; e.short(); {
+		n := t.top(o)
 		if n == nil {
 			break
 		}
 		e.trimHost(n)
 	}
-	for o := &t.orders[orderDuplicate]; e.req.Duplicates && e.short(); {
-		n := o.top()
+	for o := orderDuplicate; e.req.Duplicates && e.short(); {
+		n := t.top(o)
 		if n == nil {
 			break
 		}
@@ -257,9 +257,9 @@ func (t *Tree) dropStateHost(n *node, pool int, f *Freed, kind Reason) bool {
 // hostAux gives up hosted windows or states, least recently used first. A leaf on the host goes from its tail as a whole, as on the device.
 func (e *evictor) hostAux() {
 	t := e.t
-	o := &t.orders[orderHost(e.pool)]
+	o := orderHost(e.pool)
 	for e.short() {
-		n := o.top()
+		n := t.top(o)
 		if n == nil {
 			return
 		}

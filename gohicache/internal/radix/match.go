@@ -1,6 +1,10 @@
 package radix
 
-import "github.com/hicache/hicache/ffi/ids"
+import (
+	"slices"
+
+	"github.com/hicache/hicache/ffi/ids"
+)
 
 // MatchOptions tune one match. The zero value is what a server wants before a prefill.
 type MatchOptions struct {
@@ -230,12 +234,14 @@ func (t *Tree) fill(m *Match, path []*node, b bounds) {
 		m.States[p] = StateMatch{ids.NoVirtualPage, ids.NoHostPage}
 	}
 	resident := min(b.device, b.usable)
+	m.Resident = slices.Grow(m.Resident, resident)[:resident]
 	pending := false
 	for i, n := range path {
 		k := min(int(n.pages), b.usable-int(n.start))
 		on := max(0, min(k, resident-int(n.start)))
-		for _, v := range t.col(n, colDevice)[:on] {
-			m.Resident = append(m.Resident, ids.VirtualPage(v))
+		out := m.Resident[min(resident, int(n.start)):]
+		for j, v := range t.col(n, colDevice)[:on] {
+			out[j] = ids.VirtualPage(v)
 		}
 		for _, h := range t.col(n, colHost)[on:k] {
 			m.LoadFull = append(m.LoadFull, ids.HostPage(h))

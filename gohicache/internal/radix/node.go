@@ -40,8 +40,9 @@ type node struct {
 	created  uint64
 	retain   uint64
 
-	pools []poolState
-	heap  []int32 // by order: index in its heap, -1 if not in it
+	pools  []poolState
+	listed uint64 // orders that the node is in, a bit each
+	key    uint64 // in the child table
 }
 
 // poolState is what a node holds of one pool. Counts are pages; a STATE pool holds at most one state, at the node's end.
@@ -88,27 +89,25 @@ func (t *Tree) describe(n *node, e *policy.Entry) {
 
 const slabNodes = 128
 
-// slab hands out nodes in chunks, so that a new node costs no allocation of its own.
+// slab hands out nodes in chunks, so that a new node costs no allocation of its own. A node's id is its place.
 type slab struct {
-	pools, orders int
-	free          *node // linked by next
-	nextID        uint32
-	live          int
+	pools  int
+	chunks [][]node
+	free   *node // linked by next
+	live   int
 }
+
+func (s *slab) node(id uint32) *node { return &s.chunks[id/slabNodes][id%slabNodes] }
 
 func (s *slab) grow() {
 	nodes := make([]node, slabNodes)
 	pools := make([]poolState, slabNodes*s.pools)
-	heaps := make([]int32, slabNodes*s.orders)
-	for i := range heaps {
-		heaps[i] = -1
-	}
+	first := uint32(len(s.chunks) * slabNodes)
+	s.chunks = append(s.chunks, nodes)
 	for i := range nodes {
 		n := &nodes[i]
 		n.pools = pools[i*s.pools : (i+1)*s.pools : (i+1)*s.pools]
-		n.heap = heaps[i*s.orders : (i+1)*s.orders : (i+1)*s.orders]
-		n.id = s.nextID
-		s.nextID++
+		n.id = first + uint32(i)
 		n.freed = true
 		n.next, s.free = s.free, n
 	}
@@ -154,11 +153,12 @@ func (s *slab) put(n *node) {
 
 // childTable finds a child by its parent and its first page. One table for the tree: a node with a million children and one with a single child cost the same.
 type childTable struct {
-	slots map[uint64]*node
-	seed  uint64
+	slots  map[uint64]*node
+	seed   uint64
+	shared int // nodes that are not the first in their slot: hashes that met by chance
 }
 
-func (c *childTable) key(parent uint32, page []uint32) uint64 {
+func (c *childTable) hash(parent uint32, page []uint32) uint64 {
 	h := c.seed ^ uint64(parent)*0x9e3779b97f4a7c15
 	i := 0
 	for ; i+2 <= len(page); i += 2 {
@@ -172,9 +172,39 @@ func (c *childTable) key(parent uint32, page []uint32) uint64 {
 	return h
 }
 
+// add puts n, whose key is set, into the table.
+func (c *childTable) add(n *node) {
+	if n.chain = c.slots[n.key]; n.chain != nil {
+		c.shared++
+	}
+	c.slots[n.key] = n
+}
+
+func (c *childTable) remove(n *node) {
+	if c.shared == 0 {
+		delete(c.slots, n.key)
+		return
+	}
+	at := c.slots[n.key]
+	switch {
+	case at != n:
+		for at.chain != n {
+			at = at.chain
+		}
+		at.chain = n.chain
+		c.shared--
+	case n.chain == nil:
+		delete(c.slots, n.key)
+	default:
+		c.slots[n.key] = n.chain
+		c.shared--
+	}
+	n.chain = nil
+}
+
 // child returns the child of p whose first page is page, or nil.
 func (t *Tree) child(p *node, page []uint32) *node {
-	for n := t.kids.slots[t.kids.key(p.id, page)]; n != nil; n = n.chain {
+	for n := t.kids.slots[t.kids.hash(p.id, page)]; n != nil; n = n.chain {
 		if n.parent == p && commonPrefix(t.firstPage(n), page) == t.pt {
 			return n
 		}
@@ -182,17 +212,21 @@ func (t *Tree) child(p *node, page []uint32) *node {
 	return nil
 }
 
-// link makes n a child of p; n has its pages.
-func (t *Tree) link(p, n *node) {
+// hang puts n among the children of p, without p's counts.
+func (t *Tree) hang(p, n *node) {
 	n.parent = p
-	k := t.kids.key(p.id, t.firstPage(n))
-	n.chain = t.kids.slots[k]
-	t.kids.slots[k] = n
+	n.key = t.kids.hash(p.id, t.firstPage(n))
+	t.kids.add(n)
 	n.prev, n.next = nil, p.kid
 	if p.kid != nil {
 		p.kid.prev = n
 	}
 	p.kid = n
+}
+
+// link makes n a child of p; n has its pages.
+func (t *Tree) link(p, n *node) {
+	t.hang(p, n)
 	p.kids++
 	if n.has(t.full) {
 		p.devKids++
@@ -224,20 +258,7 @@ func (t *Tree) unlink(n *node) {
 // cutLink is unlink without the parent's counts.
 func (t *Tree) cutLink(n *node) {
 	p := n.parent
-	k := t.kids.key(p.id, t.firstPage(n))
-	at := t.kids.slots[k]
-	switch {
-	case at != n:
-		for at.chain != n {
-			at = at.chain
-		}
-		at.chain = n.chain
-	case n.chain == nil:
-		delete(t.kids.slots, k)
-	default:
-		t.kids.slots[k] = n.chain
-	}
-	n.chain = nil
+	t.kids.remove(n)
 	if n.prev != nil {
 		n.prev.next = n.next
 	} else {

@@ -72,19 +72,18 @@ func (t *Tree) key(o int, n *node, now uint64) policy.Key {
 func (t *Tree) reconcile(n *node) {
 	now := t.clock.Load()
 	for o := range t.orders {
-		h, at := &t.orders[o], n.heap[o]
-		if !t.candidate(o, n) {
-			if at >= 0 {
-				h.remove(int(at))
+		h, bit := &t.orders[o], uint64(1)<<o
+		switch listed := n.listed&bit != 0; {
+		case !t.candidate(o, n):
+			if listed {
+				h.remove(n.id)
+				n.listed &^= bit
 			}
-			continue
-		}
-		k := t.key(o, n, now)
-		if at < 0 {
-			h.push(n, k)
-		} else if h.items[at].key != k {
-			h.items[at].key = k
-			h.fix(int(at))
+		case listed:
+			h.rekey(n.id, t.key(o, n, now))
+		default:
+			h.push(n.id, t.key(o, n, now))
+			n.listed |= bit
 		}
 	}
 }
@@ -105,11 +104,8 @@ func (t *Tree) mark(n *node) {
 
 // markListed marks n if it is in any order, which is where a new access may matter.
 func (t *Tree) markListed(n *node) {
-	for _, at := range n.heap {
-		if at >= 0 {
-			t.mark(n)
-			return
-		}
+	if n.listed != 0 {
+		t.mark(n)
 	}
 }
 
@@ -128,47 +124,55 @@ func (t *Tree) settle() {
 	}
 	expiry := &t.orders[orderExpiry]
 	for len(expiry.items) > 0 && expiry.items[0].key.Hi <= t.clock.Load() {
-		n := expiry.items[0].node
+		n := t.top(orderExpiry)
 		n.priority.Store(0)
 		n.retain = 0
 		t.reconcile(n)
 	}
 }
 
-// order is a heap of nodes with four children an item: half the depth of a binary one, and siblings share cache lines. Nodes know their index.
+// order is a heap of nodes with four children an item: half the depth of a binary one, and siblings share cache lines. Items name nodes by id and places are kept
+// in a dense array beside it, so that moving an item touches neither nodes nor the garbage collector.
 type order struct {
-	index int
 	items []orderItem
+	place []int32 // by node id: index in items; valid only while the node's bit in listed is set
 }
 
 type orderItem struct {
-	key  policy.Key
-	node *node
+	key policy.Key
+	id  uint32
 }
 
-func (h *order) top() *node {
-	if len(h.items) == 0 {
+// top returns the node that goes first in order o, or nil.
+func (t *Tree) top(o int) *node {
+	if len(t.orders[o].items) == 0 {
 		return nil
 	}
-	return h.items[0].node
+	return t.slab.node(t.orders[o].items[0].id)
 }
 
-func (h *order) push(n *node, k policy.Key) {
-	h.items = append(h.items, orderItem{k, n})
-	n.heap[h.index] = int32(len(h.items) - 1)
+func (h *order) push(id uint32, k policy.Key) {
+	for int(id) >= len(h.place) {
+		h.place = append(h.place, 0)
+	}
+	h.items = append(h.items, orderItem{k, id})
 	h.up(len(h.items) - 1)
 }
 
-func (h *order) remove(i int) {
-	last := len(h.items) - 1
-	h.items[i].node.heap[h.index] = -1
-	if i != last {
-		h.items[i] = h.items[last]
-		h.items[i].node.heap[h.index] = int32(i)
+// rekey gives a listed node another key.
+func (h *order) rekey(id uint32, k policy.Key) {
+	if at := h.place[id]; h.items[at].key != k {
+		h.items[at].key = k
+		h.fix(int(at))
 	}
-	h.items[last] = orderItem{}
+}
+
+func (h *order) remove(id uint32) {
+	i, last := int(h.place[id]), len(h.items)-1
+	moved := h.items[last]
 	h.items = h.items[:last]
 	if i != last {
+		h.set(i, moved)
 		h.fix(i)
 	}
 }
@@ -217,5 +221,5 @@ func (h *order) down(i int) bool {
 
 func (h *order) set(i int, it orderItem) {
 	h.items[i] = it
-	it.node.heap[h.index] = int32(i)
+	h.place[it.id] = int32(i)
 }

@@ -35,17 +35,9 @@ func (t *Tree) split(n *node, k int) *node {
 	}
 
 	// up takes n's place among the children of p, n becomes its only child.
-	up.parent, up.next, up.prev = p, p.kid, nil
-	if p.kid != nil {
-		p.kid.prev = up
-	}
-	p.kid = up
-	key := t.kids.key(p.id, t.firstPage(up))
-	up.chain, t.kids.slots[key] = t.kids.slots[key], up
-	n.parent, n.next, n.prev = up, nil, nil
-	up.kid, up.kids = n, 1
-	key = t.kids.key(up.id, t.firstPage(n))
-	n.chain, t.kids.slots[key] = t.kids.slots[key], n
+	t.hang(p, up)
+	t.hang(up, n)
+	up.kids = 1
 	if n.has(t.full) {
 		up.devKids = 1
 	}

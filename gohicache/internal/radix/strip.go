@@ -113,6 +113,11 @@ func equalPages(a, b []uint32, pt int) int {
 // commonPrefix is the length of the common prefix of two slices of equal length. Blocks are compared as arrays, which is memequal.
 func commonPrefix(a, b []uint32) int {
 	i := 0
+	for ; i+512 <= len(a); i += 512 {
+		if *(*[512]uint32)(a[i:]) != *(*[512]uint32)(b[i:]) {
+			break
+		}
+	}
 	for ; i+64 <= len(a); i += 64 {
 		if *(*[64]uint32)(a[i:]) != *(*[64]uint32)(b[i:]) {
 			break

@@ -37,6 +37,7 @@ type Tree struct {
 	ledgers  []ledger
 	pass     uint32 // of evictions; see node.skip
 	skipped  []*node
+	evictor  evictor
 	orphans  []*node // detached, still pinned
 	limbo    []limboPage
 	waiting  atomic.Int32 // len(orphans)+len(limbo)
@@ -108,12 +109,9 @@ func New(cfg Config) (*Tree, error) {
 	t.learn, _ = t.policy.(policy.Learner)
 	t.cols = colWindowHost + len(t.swa)
 	t.orders = make([]order, orderAux+2*len(cfg.Pools))
-	for i := range t.orders {
-		t.orders[i].index = i
-	}
 	t.ledgers = make([]ledger, len(cfg.Pools))
 	t.kids = childTable{slots: map[uint64]*node{}, seed: rand.Uint64()}
-	t.slab.pools, t.slab.orders = len(cfg.Pools), len(t.orders)
+	t.slab.pools = len(cfg.Pools)
 	t.pins.pools = len(cfg.Pools)
 	t.hostPC.Store(cfg.HostPrefixClosed)
 	t.pass = 1

@@ -242,13 +242,14 @@ func (c *checker) orders() {
 		h := &t.orders[o]
 		listed += len(h.items)
 		for i, it := range h.items {
-			if it.node.heap[o] != int32(i) || !t.candidate(o, it.node) {
-				c.failf(it.node, "should not be in order %d", o)
-			} else if k := t.key(o, it.node, t.clock.Load()); k != it.key {
-				c.failf(it.node, "has key %v in order %d, should have %v", it.key, o, k)
+			n := t.slab.node(it.id)
+			if n.listed&(1<<o) == 0 || h.place[it.id] != int32(i) || !t.candidate(o, n) {
+				c.failf(n, "should not be in order %d", o)
+			} else if k := t.key(o, n, t.clock.Load()); k != it.key {
+				c.failf(n, "has key %v in order %d, should have %v", it.key, o, k)
 			}
 			if i > 0 && it.key.Less(h.items[(i-1)/4].key) {
-				c.failf(it.node, "is above a smaller key in order %d", o)
+				c.failf(n, "is below a larger key in order %d", o)
 			}
 		}
 	}
