@@ -63,7 +63,12 @@ func open(t testing.TB, o hicache.Options) *server {
 			_ = c.Close()
 			return
 		}
-		s.quiet()
+		probe := c.Match(nil)
+		open := probe.Err() == nil
+		probe.Release()
+		if open { // a test that closes it has checked
+			s.quiet()
+		}
 		if err := c.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
@@ -192,7 +197,7 @@ func (s *server) runIn(ns string, tokens []uint32) hicache.HitTokens {
 	}
 	m := s.c.MatchIn(space, tokens)
 	defer m.Release()
-	lease, err := s.compute(m, ns, tokens, hicache.LoadOptions{})
+	lease, err := s.compute(m, ns, tokens, hicache.LoadOptions{Wait: true})
 	if err != nil {
 		s.t.Fatalf("request of %d tokens: %v", len(tokens), err)
 	}

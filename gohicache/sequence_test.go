@@ -158,7 +158,7 @@ func TestExtendAllOrNone(t *testing.T) {
 	if before.Live != after.Live || growth[0].Sequence.Len() != 8 {
 		t.Fatalf("%d pages live before, %d after; length %d", before.Live, after.Live, growth[0].Sequence.Len())
 	}
-	if _, err := s.c.Begin(ctx, prompt(9, 4000), hicache.SequenceOptions{}); !errors.Is(err, hicache.ErrNoCapacity) {
+	if _, err := s.c.Begin(ctx, prompt(9, 50), hicache.SequenceOptions{}); !errors.Is(err, hicache.ErrNoCapacity) {
 		t.Fatalf("got %v", err)
 	}
 }

@@ -21,10 +21,8 @@ func (c *Core) Flush(ctx context.Context) error {
 
 // drain waits for the transfers in flight and for the storage queue.
 func (c *Core) drain(ctx context.Context) error {
-	for _, op := range c.ops.list() {
-		if err := c.await(ctx, op); ctx.Err() != nil {
-			return err
-		}
+	if err := c.awaitAll(ctx); err != nil {
+		return err
 	}
 	if c.storage != nil {
 		return c.storage.drain(ctx)

@@ -35,20 +35,6 @@ type hold struct {
 	hitDevice, hitHost, hitStorage int // tokens
 }
 
-// loadError is why one of the loads failed, as far as is known; nil while they run.
-func (h *hold) loadError() error {
-	for _, op := range h.waits {
-		select {
-		case <-op.done:
-			if op.err != nil {
-				return op.err
-			}
-		default:
-		}
-	}
-	return nil
-}
-
 // WaitLayer waits (CUDA: makes the stream wait) until a global layer of everything that is being loaded has arrived.
 func (h *hold) WaitLayer(layer uint32) error {
 	for _, op := range h.waits {
@@ -161,15 +147,32 @@ func (h *hold) giveUp() {
 	h.c.room.ring()
 }
 
-// publish inserts the whole pages of tokens[:computed]. The caller holds plan.
+// publish inserts the whole pages of tokens[:computed]. A prefix is published only once it has arrived, so it waits for the loads that bring
+// it, also for those of others.
 func (h *hold) publish(tokens []uint32, computed int) error {
-	c := h.c
-	if err := h.loadError(); err != nil {
+	if err := h.Wait(h.c.background); err != nil {
 		return err
 	}
+	for {
+		h.c.plan.Lock()
+		err := h.insert(tokens, computed)
+		h.c.plan.Unlock()
+		if !errors.Is(err, radix.ErrPending) {
+			return err
+		}
+		if err := h.c.awaitAll(h.c.background); err != nil {
+			return err
+		}
+	}
+}
+
+// insert is one try of publish. The caller holds plan.
+func (h *hold) insert(tokens []uint32, computed int) error {
+	c := h.c
 	n := c.pagesOf(computed)
 	checkpoints := h.checkpoints(computed)
 	if n <= h.owned && len(checkpoints) == 0 {
+		c.backUp(h.path, h.stream) // the request may have made its prefix worth it, or an earlier try has failed
 		return nil
 	}
 	from := min(h.owned, n)
@@ -183,6 +186,9 @@ func (h *hold) publish(tokens []uint32, computed int) error {
 	}
 	var r radix.InsertResult
 	if err := c.tree.Insert(&request, &r); err != nil {
+		if errors.Is(err, radix.ErrPending) {
+			return err
+		}
 		if errors.Is(err, radix.ErrArgument) || errors.Is(err, radix.ErrStale) {
 			return fail(KindInternal, "the tree refused an insert: %v", err)
 		}

@@ -93,10 +93,5 @@ func (c *Core) Insert(l *Lease, tokens []uint32) error {
 	if len(tokens) < l.Prefix() || len(tokens) > l.tokens {
 		return fail(KindInvalid, "%d tokens; the lease has a prefix of %d and room for %d", len(tokens), l.Prefix(), l.tokens)
 	}
-	if err := l.Wait(c.background); err != nil { // a prefix is published only once it has arrived
-		return err
-	}
-	c.plan.Lock()
-	defer c.plan.Unlock()
 	return l.publish(tokens, len(tokens))
 }

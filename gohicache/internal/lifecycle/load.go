@@ -128,7 +128,7 @@ func (c *Core) nothingHeld() bool {
 	c.holds.mu.Lock()
 	held := len(c.holds.m)
 	c.holds.mu.Unlock()
-	return held == 0 && c.ops.count() == 0 && c.count.pins.Load() <= 1
+	return held == 0 && c.ops.count() == 0 && c.count.pins.Load() <= 1 && (c.storage == nil || c.storage.idle())
 }
 
 func (c *Core) waitChange(ctx context.Context, change <-chan struct{}) error {
@@ -224,7 +224,37 @@ func (c *Core) demandOf(r *radix.Match, m *Match, request *LoadRequest) (*demand
 		}
 		d.takes = append(d.takes, ffi.Take{Pool: uint32(p), Pages: make([]ids.VirtualPage, n)})
 	}
-	return d, nil
+	return d, c.feasible(d)
+}
+
+// feasible refuses what an empty device could not hold.
+func (c *Core) feasible(d *demand) error {
+	var bytes uint64
+	for p := range c.cfg.Pools {
+		info, n := &c.device[p], uint64(0)
+		switch c.cfg.Pools[p].Role {
+		case radix.Full:
+			n = uint64(d.usable + d.newPages)
+		case radix.SWA:
+			n = uint64(d.usable + d.newPages - d.windowFrom[p] + min(d.usable, c.window[p]))
+		case radix.State:
+			n = 1
+		}
+		if room := uint64(info.PageCount - info.FirstPage); n > room {
+			e := fail(KindInfeasible, "%d pages, and the pool can hold %d", n, room)
+			e.Pool, e.Need, e.Have = p, n*info.PageBytes, room*info.PageBytes
+			return e
+		}
+		if !c.cfg.Pools[p].Static {
+			bytes += n * info.PageBytes
+		}
+	}
+	if room := c.cfg.DeviceBytes; bytes > room {
+		e := fail(KindInfeasible, "the request needs more than the whole device")
+		e.Need, e.Have = bytes, room
+		return e
+	}
+	return nil
 }
 
 const maxTokens = 1 << 30

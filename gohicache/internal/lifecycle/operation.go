@@ -116,13 +116,7 @@ func (c *Core) pump(timeout time.Duration) int {
 	if c.pumpBuf == nil {
 		c.pumpBuf = make([]ffi.Completion, pollBatch)
 	}
-	var n int
-	var err error
-	if timeout > 0 {
-		n, err = c.eng.CompletionWait(timeout, c.pumpBuf)
-	} else {
-		n, err = c.eng.CompletionPoll(c.pumpBuf)
-	}
+	n, err := c.eng.CompletionWait(max(timeout, 1), c.pumpBuf) // copies run inside the wait, a poll would run none
 	if err != nil {
 		c.bug("completion", err)
 		return 0
@@ -162,11 +156,7 @@ func (c *Core) finish(completions []ffi.Completion) {
 }
 
 func transferError(done *ffi.Completion) error {
-	kind := KindTransfer
-	if done.Status == ffi.StatusDevice {
-		kind = KindDevice
-	}
-	e := fail(kind, "the copy of %d pages ended with %s; nothing of it was published", done.PageCount, done.Status)
+	e := fail(KindTransfer, "the copy of %d pages ended with %s; nothing of it was published", done.PageCount, done.Status)
 	e.Status, e.Native = int32(done.Status), done.NativeCode
 	return e
 }
@@ -220,6 +210,16 @@ func (c *Core) appendHost(f *radix.Freed, op *operation) {
 			f.Host[p] = append(f.Host[p], op.states[p]...)
 		}
 	}
+}
+
+// awaitAll waits until every transfer that is in flight now has ended, well or not.
+func (c *Core) awaitAll(ctx context.Context) error {
+	for _, op := range c.ops.list() {
+		if err := c.await(ctx, op); ctx.Err() != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // await waits until an operation has ended, or ctx has. A copy cannot be recalled: giving up the wait leaves it running.

@@ -69,11 +69,6 @@ func (c *Core) Publish(s *Sequence, computed int) error {
 	if computed < s.Prefix() || computed > len(s.named) {
 		return fail(KindInvalid, "%d computed tokens; the prefix has %d and %d are named", computed, s.Prefix(), len(s.named))
 	}
-	if err := s.Wait(c.background); err != nil { // a prefix is published only once it has arrived
-		return err
-	}
-	c.plan.Lock()
-	defer c.plan.Unlock()
 	return s.publish(s.named, computed)
 }
 
