@@ -321,6 +321,7 @@ func (t *Tree) backedState(path []*node, b backPage, h uint32, f *Freed) {
 	n := holder(path, b.at-1)
 	s := &n.pools[b.pool]
 	s.backing = false
+	t.mark(n)
 	if h == ids.None {
 		return
 	}

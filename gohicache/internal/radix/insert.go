@@ -85,6 +85,9 @@ func (t *Tree) Insert(req *InsertRequest, r *InsertResult) error {
 	}
 	if n == nil {
 		if end == 0 {
+			if req.Pin {
+				r.Pin = t.pinWhole(nil, 0)
+			}
 			return nil
 		}
 		n = t.openSpace(req.Namespace)
@@ -183,10 +186,7 @@ func (t *Tree) locate(ns Namespace, after Pin, from int, tokens []uint32, limit 
 		if !live {
 			return nil, 0, 0, ErrStale
 		}
-		if b != nil {
-			if b.detached {
-				return nil, 0, 0, ErrGap
-			}
+		if b != nil && !b.detached {
 			hinted = b.end()
 			if hinted <= min(from, limit) {
 				n, k = t.descend(b, int(b.pages), tokens, limit)

@@ -101,11 +101,13 @@ func (t *Tree) pinUp(n *node, pool int, top int32, host bool) int32 {
 	for {
 		s, l := &n.pools[pool], &t.ledgers[pool]
 		if host {
-			if s.hostPins.Add(1) == 1 && s.host != 0 {
+			if s.hostPins.Add(1) == 1 {
 				l.hostFree.Add(-int64(s.host))
+				t.markListed(n)
 			}
-		} else if s.pins.Add(1) == 1 && s.dev != 0 {
+		} else if s.pins.Add(1) == 1 {
 			l.devFree.Add(-int64(s.dev))
+			t.markListed(n)
 		}
 		if single || n.start <= top {
 			return n.start

@@ -109,6 +109,7 @@ func (t *Tree) FinishStore(id StoreID, n int) error {
 		if at == m.start+m.pages-1 {
 			for _, p := range t.states {
 				m.pools[p].storing = false
+				t.mark(m)
 			}
 		}
 		if j < n && t.col(m, colHost)[at-m.start] != ids.None {

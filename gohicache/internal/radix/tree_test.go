@@ -8,7 +8,7 @@ import (
 
 // fixture is a tree with a page allocator behind it that notices leaks and double frees.
 type fixture struct {
-	t     testing.TB
+	t     tester
 	tree  *Tree
 	next  []uint32 // by pool, device
 	hnext []uint32
@@ -16,7 +16,17 @@ type fixture struct {
 	hlive []map[ids.HostPage]bool
 }
 
-func newFixture(t testing.TB, cfg Config) *fixture {
+// tester is what testing.T and rapid.T share.
+type tester interface {
+	Helper()
+	Error(...any)
+	Fatal(...any)
+	Fatalf(string, ...any)
+	Failed() bool
+	FailNow()
+}
+
+func newFixture(t tester, cfg Config) *fixture {
 	t.Helper()
 	tree, err := New(cfg)
 	if err != nil {

@@ -1,0 +1,741 @@
+package radix
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/hicache/hicache/ffi/ids"
+	"pgregory.net/rapid"
+)
+
+// machine drives a tree and the model with the same random operations.
+type machine struct {
+	*model
+	tree     *Tree
+	backs    []*openBack
+	stores   []StoreID
+	writeAll bool // evictions back up instead of dropping
+}
+
+type openBack struct {
+	b    BackUp
+	keys [][]string // by list: prefixes of Full, then of each pool's windows and states
+}
+
+func TestAgainstTheModel(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		cfg := Config{PageTokens: rapid.IntRange(1, 2).Draw(r, "pageTokens")}
+		cfg.WholeLeaf = rapid.IntRange(0, 5).Draw(r, "wholeLeaf") == 0
+		cfg.HostPrefixClosed = rapid.Bool().Draw(r, "hostPrefixClosed")
+		cfg.Hashes = rapid.IntRange(0, 3).Draw(r, "hashes") == 0
+		window := func() PoolConfig {
+			return PoolConfig{SWA, rapid.IntRange(1, 6).Draw(r, "window")}
+		}
+		switch rapid.IntRange(0, 5).Draw(r, "pools") {
+		case 0, 1:
+			cfg.Pools = []PoolConfig{{Role: Full}}
+		case 2:
+			cfg.Pools = []PoolConfig{{Role: Full}, window()}
+		case 3:
+			cfg.Pools = []PoolConfig{window(), {Role: Full}, window()}
+		case 4:
+			cfg.Pools = []PoolConfig{{Role: Full}, {Role: State}}
+		case 5:
+			cfg.Pools = []PoolConfig{{Role: State}, window(), {Role: Full}}
+		}
+		f := newFixture(r, cfg)
+		m := &machine{model: newModel(f), tree: f.tree, writeAll: rapid.Bool().Draw(r, "writeBack")}
+		r.Repeat(map[string]func(*rapid.T){
+			"match":      m.match,
+			"matchToo":   m.match,
+			"insert":     m.insert,
+			"insertToo":  m.insert,
+			"release":    m.release,
+			"load":       m.load,
+			"landed":     m.landed,
+			"backUp":     m.backUp,
+			"copied":     m.copied,
+			"evict":      m.evict,
+			"evictHost":  m.evictHost,
+			"prefetch":   m.prefetch,
+			"store":      m.store,
+			"clear":      m.clear,
+			"orphans":    m.orphans,
+			"newWindows": m.releaseWindows,
+			"":           func(r *rapid.T) { m.verify(r) },
+		})
+		m.end(r)
+	})
+}
+
+func (m *machine) verify(r *rapid.T) {
+	if bad := m.tree.Verify(); bad != nil {
+		r.Fatalf("%v", bad)
+	}
+}
+
+func (m *machine) must(r *rapid.T, err error) {
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (m *machine) draw(r *rapid.T) (Namespace, []uint32) {
+	ns := []Namespace{{}, {LoRA: Some("a")}}[rapid.IntRange(0, 7).Draw(r, "ns")/7]
+	tokens := rapid.SliceOfN(rapid.Uint32Range(0, 1), 0, 10*m.tree.pt).Draw(r, "tokens")
+	if len(tokens) > 3 && rapid.Bool().Draw(r, "common") {
+		clear(tokens[:len(tokens)-3])
+	}
+	return ns, tokens
+}
+
+func (m *machine) match(r *rapid.T) {
+	ns, tokens := m.draw(r)
+	opt := MatchOptions{FullHit: rapid.Bool().Draw(r, "full"), Join: rapid.Bool().Draw(r, "join"), NoLoad: rapid.IntRange(0, 3).Draw(r, "noLoad") == 0,
+		Peek: rapid.IntRange(0, 3).Draw(r, "peek") == 0}
+	if !opt.Peek {
+		m.clock++
+		opt.Now = m.clock
+	}
+	got := new(Match)
+	m.tree.Match(ns, tokens, opt, got)
+	m.must(r, m.checkMatch(ns, tokens, opt, got))
+	if opt.Peek {
+		return
+	}
+	p := &modelPin{pin: got.Pin, ns: ns, tokens: tokens, usable: got.Usable, hostFrom: got.Usable, match: got}
+	if len(got.LoadFull) > 0 {
+		p.hostFrom = len(got.Resident)
+	}
+	for k := range m.pools {
+		p.windowsOnDev[k] = len(got.LoadWindows[k]) == 0
+	}
+	m.pins = append(m.pins, p)
+	for n := 1; n <= got.Usable; n++ {
+		m.at(ns, tokens, n).stamp = m.clock
+	}
+}
+
+func (m *machine) takePin(r *rapid.T, ok func(*modelPin) bool) *modelPin {
+	var list []*modelPin
+	for _, p := range m.pins {
+		if ok(p) {
+			list = append(list, p)
+		}
+	}
+	if len(list) == 0 {
+		r.Skip("no such pin")
+	}
+	return list[rapid.IntRange(0, len(list)-1).Draw(r, "pin")]
+}
+
+func (m *machine) release(r *rapid.T) {
+	p := m.takePin(r, func(*modelPin) bool { return true })
+	if !m.tree.Release(p.pin) || m.tree.Release(p.pin) {
+		r.Fatal("a pin is released once")
+	}
+	m.pins = slices.DeleteFunc(m.pins, func(q *modelPin) bool { return q == p })
+}
+
+func (m *machine) releaseWindows(r *rapid.T) {
+	p := m.takePin(r, func(*modelPin) bool { return true })
+	m.tree.ReleaseWindows(p.pin)
+	p.noWindows = true
+	p.match = nil // its windows may go now, so it is no base for a load
+}
+
+func (m *machine) orphans(r *rapid.T) {
+	var f Freed
+	m.tree.DrainOrphans(&f)
+	m.must(r, m.gone(&f, false))
+}
+
+func (m *machine) insert(r *rapid.T) {
+	req := InsertRequest{Rebind: rapid.Bool().Draw(r, "rebind"), Pin: rapid.Bool().Draw(r, "pinIt")}
+	if len(m.pins) > 0 && rapid.Bool().Draw(r, "continue") {
+		p := m.takePin(r, func(*modelPin) bool { return true })
+		more := rapid.SliceOfN(rapid.Uint32Range(0, 1), 0, 6*m.tree.pt).Draw(r, "more")
+		req.Namespace, req.After = p.ns, p.pin
+		req.Tokens = append(slices.Clone(p.tokens[:p.usable*m.tree.pt]), more...)
+		req.From = rapid.IntRange(0, p.usable).Draw(r, "from")
+	} else {
+		req.Namespace, req.Tokens = m.draw(r)
+		if rapid.Bool().Draw(r, "prefix") {
+			req.From = rapid.IntRange(0, len(req.Tokens)/m.tree.pt).Draw(r, "from")
+		}
+	}
+	end := len(req.Tokens) / m.tree.pt
+	m.clock++
+	req.Now = m.clock
+	req.Pages = m.f.pages(m.tree.full, end-req.From)
+	if rapid.Bool().Draw(r, "someWindows") {
+		for range m.pools {
+			req.WindowFrom = append(req.WindowFrom, rapid.IntRange(0, end).Draw(r, "windowFrom"))
+		}
+	}
+	for p, c := range m.pools {
+		if c.Role == State && end > 0 && rapid.Bool().Draw(r, "checkpoint") {
+			req.Checkpoints = append(req.Checkpoints, Checkpoint{p, rapid.IntRange(1, end).Draw(r, "at"), m.f.page(p)})
+		}
+	}
+	for i, v := range req.Pages {
+		e := &enginePage{prefix: m.key(req.Namespace, req.Tokens, req.From+i+1)}
+		for p, c := range m.pools {
+			e.win[p] = c.Role == SWA && (req.WindowFrom == nil || req.From+i >= req.WindowFrom[p])
+		}
+		m.eng[v] = e
+	}
+	for _, c := range req.Checkpoints {
+		m.stP[c.Pool][c.Page] = m.key(req.Namespace, req.Tokens, c.At)
+	}
+	want := m.prefixError(&req)
+	var res InsertResult
+	err := m.tree.Insert(&req, &res)
+	if !errors.Is(err, want) || (err == nil) != (want == nil) {
+		r.Fatalf("insert: %v, want %v", err, want)
+	}
+	if err != nil {
+		f := Freed{}
+		f.fit(len(m.pools))
+		f.Device[m.tree.full] = req.Pages
+		for _, c := range req.Checkpoints {
+			f.Device[c.Pool] = append(f.Device[c.Pool], c.Page)
+		}
+		m.must(r, m.gone(&f, false))
+		return
+	}
+	m.inserted(r, &req, &res, end)
+}
+
+// prefixError is what an insert must say about the pages before From.
+func (m *machine) prefixError(req *InsertRequest) error {
+	var windows bool
+	for n := 1; n <= req.From; n++ {
+		p := m.at(req.Namespace, req.Tokens, n)
+		if p == nil || p.dev == none {
+			return ErrGap
+		}
+	}
+	for n := 1; n <= req.From; n++ {
+		p := m.at(req.Namespace, req.Tokens, n)
+		if p.load != nil {
+			return ErrPending
+		}
+		for _, by := range m.eng[p.dev].winBy {
+			windows = windows || by != nil
+		}
+	}
+	if windows {
+		return ErrPending
+	}
+	// A window in flight beyond From on the same node is refused too; the model has no nodes, so it asks.
+	if req.From > 0 {
+		m.tree.mu.RLock()
+		defer m.tree.mu.RUnlock()
+		n, k, _, err := m.tree.locate(req.Namespace, req.After, req.From, req.Tokens, req.From+len(req.Pages))
+		if err == nil {
+			return m.tree.checkPrefix(n, k, req.From)
+		}
+		return err
+	}
+	return nil
+}
+
+func (m *machine) inserted(r *rapid.T, req *InsertRequest, res *InsertResult, end int) {
+	if res.Pages != end || len(res.Now) != end-req.From || res.New+res.Existing+res.Revived != end-req.From {
+		r.Fatalf("insert of %d..%d: %+v", req.From, end, res)
+	}
+	for _, b := range res.Rebinds {
+		from, to := m.eng[b.From], m.eng[b.To]
+		if !from.win[b.Pool] || to.win[b.Pool] || from.prefix != to.prefix {
+			r.Fatalf("rebind %+v of %+v to %+v", b, from, to)
+		}
+		from.win[b.Pool], to.win[b.Pool] = false, true
+	}
+	for i, v := range res.Now {
+		p := m.ensure(req.Namespace, req.Tokens, req.From+i+1)
+		if e := m.eng[v]; e == nil || e.prefix != m.key(req.Namespace, req.Tokens, req.From+i+1) {
+			r.Fatalf("position %d: page %d now", req.From+i, v)
+		}
+		if p.dev != v {
+			if p.dev != none && v != req.Pages[i] {
+				r.Fatal("a third page appeared")
+			}
+			p.dev, p.load = v, nil
+		}
+	}
+	for n := 1; n <= end; n++ {
+		m.at(req.Namespace, req.Tokens, n).stamp = m.clock
+	}
+	for _, c := range req.Checkpoints {
+		if p := m.at(req.Namespace, req.Tokens, c.At); p.stDev[c.Pool] == none {
+			p.stDev[c.Pool] = c.Page
+		}
+	}
+	m.must(r, m.gone(&res.Freed, false))
+	if req.Pin {
+		p := &modelPin{pin: res.Pin, ns: req.Namespace, tokens: req.Tokens, usable: end, hostFrom: end, insertedBottom: true}
+		for k := range m.pools {
+			p.windowsOnDev[k] = true
+		}
+		m.pins = append(m.pins, p)
+	}
+}
+
+func (m *machine) evict(r *rapid.T) {
+	req := EvictRequest{Tier: Device, Unbacked: Unbacked(rapid.IntRange(0, 2).Draw(r, "unbacked"))}
+	if !m.writeAll && req.Unbacked == Back {
+		req.Unbacked = Drop
+	}
+	total := 0
+	for range m.pools {
+		w := rapid.IntRange(0, 6).Draw(r, "want")
+		req.Want = append(req.Want, w)
+		total += w
+	}
+	if rapid.IntRange(0, 3).Draw(r, "stopEarly") == 0 {
+		at := rapid.IntRange(1, 4).Draw(r, "stopAt")
+		req.Stop = func(gone []int) bool { return gone[m.tree.full] >= at }
+	}
+	exact := len(m.pools) == 1 && req.Unbacked == Drop && !m.tree.cfg.WholeLeaf && len(m.loads)+len(m.backs)+len(m.stores) == 0
+	var want []ids.VirtualPage
+	if exact {
+		want = m.predict(&req)
+	}
+	var res EvictResult
+	m.tree.Evict(&req, &res)
+	if exact && !slices.Equal(res.Freed.Device[0], want) {
+		r.Fatalf("evicted %v, LRU gives up %v", res.Freed.Device[0], want)
+	}
+	for p := range m.pools {
+		short := res.Gone[p]+res.Pending[p] < req.Want[p]
+		if short && req.Stop == nil && res.Blocker[p] == NotBlocked {
+			r.Fatalf("pool %d: short without a blocker", p)
+		}
+		if m.pools[p].Role != SWA && res.Gone[p] != len(res.Freed.Device[p]) {
+			r.Fatalf("pool %d: %d gone, %d freed", p, res.Gone[p], len(res.Freed.Device[p]))
+		}
+	}
+	m.must(r, m.gone(&res.Freed, true))
+	for i := range res.BackUps {
+		m.opened(r, &res.BackUps[i])
+	}
+}
+
+// predict lists LRU's victims on a copy of the device column.
+func (m *machine) predict(req *EvictRequest) (out []ids.VirtualPage) {
+	saved := map[*modelPage]ids.VirtualPage{}
+	for len(out) < req.Want[0] && (req.Stop == nil || len(out) == 0 || !req.Stop([]int{len(out)})) {
+		v, ok := m.victim()
+		if !ok {
+			break
+		}
+		p := m.pages[m.eng[v].prefix]
+		saved[p] = v
+		p.dev = none
+		out = append(out, v)
+	}
+	for p, v := range saved {
+		p.dev = v
+	}
+	return out
+}
+
+func (m *machine) evictHost(r *rapid.T) {
+	req := EvictRequest{Tier: Host, Duplicates: rapid.Bool().Draw(r, "duplicates")}
+	for range m.pools {
+		req.Want = append(req.Want, rapid.IntRange(0, 4).Draw(r, "want"))
+	}
+	var res EvictResult
+	m.tree.Evict(&req, &res)
+	for p := range m.pools {
+		if res.Gone[p] != len(res.Freed.Host[p]) {
+			r.Fatalf("pool %d: %d gone, %d freed", p, res.Gone[p], len(res.Freed.Host[p]))
+		}
+	}
+	m.must(r, m.gone(&res.Freed, true))
+}
+
+func (m *machine) backUp(r *rapid.T) {
+	p := m.takePin(r, func(*modelPin) bool { return true })
+	var b BackUp
+	if m.tree.BeginBackUp(p.pin, rapid.IntRange(0, 2).Draw(r, "minHits"), &b) {
+		m.opened(r, &b)
+	}
+}
+
+// opened remembers which prefixes a back-up copies. The eviction's result is reused, so it is copied.
+func (m *machine) opened(r *rapid.T, b *BackUp) {
+	o := &openBack{}
+	o.b.ID = b.ID
+	o.b.Full = slices.Clone(b.Full)
+	var keys []string
+	prefix := func(v ids.VirtualPage) {
+		e := m.eng[v]
+		if e == nil || m.pages[e.prefix] == nil || m.pages[e.prefix].dev != v || m.pages[e.prefix].load != nil {
+			r.Fatalf("back-up of page %d, which is not a resident page", v)
+		}
+		keys = append(keys, e.prefix)
+	}
+	for _, v := range b.Full {
+		prefix(v)
+	}
+	o.keys = append(o.keys, keys)
+	for p := range m.pools {
+		keys = nil
+		o.b.Windows, o.b.States = append(o.b.Windows, slices.Clone(b.Windows[p])), append(o.b.States, slices.Clone(b.States[p]))
+		for _, v := range b.Windows[p] {
+			if e := m.eng[v]; e == nil || !e.win[p] || e.winBy[p] != nil {
+				r.Fatalf("back-up of a window that is not there")
+			}
+			prefix(v)
+		}
+		for _, v := range b.States[p] {
+			keys = append(keys, m.stP[p][v])
+		}
+		o.keys = append(o.keys, keys)
+	}
+	m.backs = append(m.backs, o)
+}
+
+func (m *machine) copied(r *rapid.T) {
+	if len(m.backs) == 0 {
+		r.Skip("no back-up")
+	}
+	i := rapid.IntRange(0, len(m.backs)-1).Draw(r, "backUp")
+	o := m.backs[i]
+	m.backs = slices.Delete(m.backs, i, i+1)
+	m.finishBack(r, o, rapid.IntRange(0, 3).Draw(r, "ok") > 0)
+}
+
+func (m *machine) finishBack(r *rapid.T, o *openBack, ok bool) {
+	var full []ids.HostPage
+	windows, states := make([][]ids.HostPage, len(m.pools)), make([][]ids.HostPage, len(m.pools))
+	type copied struct {
+		pool int
+		key  string
+		h    ids.HostPage
+	}
+	var list []copied
+	note := func(pool int, keys []string, pages []ids.HostPage) {
+		for i, h := range pages {
+			m.hostP[pool][h] = keys[i]
+			list = append(list, copied{pool, keys[i], h})
+		}
+	}
+	if ok {
+		full = m.f.hostPages(m.tree.full, len(o.b.Full))
+		note(m.tree.full, o.keys[0], full)
+		for p, c := range m.pools {
+			if c.Role == SWA {
+				windows[p] = m.f.hostPages(p, len(o.b.Windows[p]))
+				note(p, o.keys[p+1], windows[p])
+			} else if c.Role == State {
+				states[p] = m.f.hostPages(p, len(o.b.States[p]))
+				note(p, o.keys[p+1], states[p])
+			}
+		}
+	}
+	var f Freed
+	m.must(r, m.tree.FinishBackUp(o.b.ID, ok, full, windows, states, &f))
+	refused := map[copied]bool{}
+	for p, l := range f.Host {
+		for _, h := range l {
+			refused[copied{p, m.hostP[p][h], h}] = true
+		}
+	}
+	for _, c := range list {
+		if refused[c] {
+			continue
+		}
+		p := m.pages[c.key]
+		if p == nil {
+			r.Fatalf("a host copy for a prefix that is gone was kept")
+		}
+		switch m.pools[c.pool].Role {
+		case Full:
+			p.host = c.h
+		case SWA:
+			p.winH[c.pool] = c.h
+		case State:
+			p.stHost[c.pool] = c.h
+		}
+	}
+	m.must(r, m.gone(&f, true))
+}
+
+func (m *machine) load(r *rapid.T) {
+	p := m.takePin(r, func(p *modelPin) bool { return p.match != nil && p.match.NeedsLoad() })
+	if err := m.tree.Refresh(p.match); err != nil {
+		if !errors.Is(err, ErrPending) && !errors.Is(err, ErrGap) {
+			r.Fatal(err)
+		}
+		return
+	}
+	got := p.match
+	if !got.NeedsLoad() {
+		return
+	}
+	l := &modelLoad{ns: p.ns, toks: p.tokens, from: len(got.Resident), to: got.Usable}
+	l.pages = m.f.pages(m.tree.full, len(got.LoadFull))
+	var states []ids.VirtualPage
+	for k, c := range m.pools {
+		v := none
+		if c.Role == State && got.States[k].Device == none {
+			v = m.f.page(k)
+			m.stP[k][v] = m.key(p.ns, p.tokens, l.to)
+		}
+		states = append(states, v)
+	}
+	for i, v := range l.pages {
+		m.eng[v] = &enginePage{prefix: m.key(p.ns, p.tokens, l.from+i+1)}
+		q := m.at(p.ns, p.tokens, l.from+i+1)
+		q.dev, q.load = v, l
+	}
+	for k := range m.pools {
+		for _, w := range got.LoadWindows[k] {
+			e := m.eng[m.at(p.ns, p.tokens, w.At+1).dev]
+			e.win[k], e.winBy[k] = true, l
+		}
+	}
+	for k, v := range states {
+		if v != none {
+			q := m.at(p.ns, p.tokens, l.to)
+			q.stDev[k], q.stLoad[k] = v, l
+		}
+	}
+	var surplus Freed
+	var err error
+	l.id, err = m.tree.BeginLoad(got, l.pages, states, &surplus)
+	m.must(r, err)
+	if !surplus.Empty() {
+		r.Fatalf("surplus right after a refresh: %+v", surplus)
+	}
+	m.loads = append(m.loads, l)
+}
+
+func (m *machine) landed(r *rapid.T) {
+	if len(m.loads) == 0 {
+		r.Skip("no load")
+	}
+	i := rapid.IntRange(0, len(m.loads)-1).Draw(r, "load")
+	l := m.loads[i]
+	m.loads = slices.Delete(m.loads, i, i+1)
+	m.finishLoad(r, l, rapid.IntRange(0, 2).Draw(r, "ok") > 0)
+}
+
+func (m *machine) finishLoad(r *rapid.T, l *modelLoad, ok bool) {
+	lowest := ""
+	for i, v := range l.pages {
+		k := m.key(l.ns, l.toks, l.from+i+1)
+		if p := m.pages[k]; p != nil && p.dev == v && lowest == "" {
+			lowest = k
+		}
+	}
+	var f Freed
+	whole, err := m.tree.FinishLoad(l.id, ok, &f)
+	m.must(r, err)
+	for k, p := range m.pages {
+		if p.load == l {
+			p.load = nil
+		}
+		for q := range p.stLoad {
+			if p.stLoad[q] == l {
+				p.stLoad[q] = nil
+			}
+		}
+		if !whole && lowest != "" && len(k) >= len(lowest) && k[:len(lowest)] == lowest {
+			// Everything on the device below a failed page is off the books now, freed or in limbo.
+			p.dev, p.load = none, nil
+			for q := range p.stDev {
+				p.stDev[q], p.stLoad[q] = none, nil
+			}
+		}
+	}
+	for _, e := range m.eng {
+		for q := range e.winBy {
+			if e.winBy[q] == l {
+				e.winBy[q] = nil
+			}
+		}
+	}
+	m.must(r, m.gone(&f, false))
+	if !whole {
+		m.forgetLost()
+	}
+}
+
+// forgetLost drops prefixes without a copy and everything below them, which went with them.
+func (m *machine) forgetLost() {
+	size := 4 * m.tree.pt
+	for again := true; again; {
+		again = false
+		for k, p := range m.pages {
+			parent := k[:len(k)-size]
+			orphan := parent[len(parent)-1] != '|' && m.pages[parent] == nil
+			if orphan || p.dev == none && p.host == ids.NoHostPage {
+				delete(m.pages, k)
+				again = true
+			}
+		}
+	}
+}
+
+func (m *machine) prefetch(r *rapid.T) {
+	ns, tokens := m.draw(r)
+	end := len(tokens) / m.tree.pt
+	m.clock++
+	req := InsertHostRequest{Namespace: ns, Tokens: tokens, From: rapid.IntRange(0, end).Draw(r, "from"), Refill: rapid.Bool().Draw(r, "refill"), Stored: true, Now: m.clock}
+	req.Pages = m.f.hostPages(m.tree.full, end-req.From)
+	req.Windows = make([][]HostWindow, len(m.pools))
+	put := func(pool int, h ids.HostPage, n int) { m.hostP[pool][h] = m.key(ns, tokens, n) }
+	for i, h := range req.Pages {
+		put(m.tree.full, h, req.From+i+1)
+		for p, c := range m.pools {
+			if c.Role == SWA && rapid.Bool().Draw(r, "window") {
+				w := m.f.hostPages(p, 1)[0]
+				put(p, w, req.From+i+1)
+				req.Windows[p] = append(req.Windows[p], HostWindow{At: req.From + i, Host: w})
+			}
+		}
+	}
+	for p, c := range m.pools {
+		if c.Role == State && end > req.From && rapid.Bool().Draw(r, "state") {
+			s := m.f.hostPages(p, 1)[0]
+			put(p, s, end)
+			req.States = append(req.States, HostCheckpoint{p, end, s})
+		}
+	}
+	gap := req.From > 0 && m.at(ns, tokens, req.From) == nil
+	var f Freed
+	_, err := m.tree.InsertHost(&req, &f)
+	if gap != errors.Is(err, ErrGap) || !gap && err != nil {
+		r.Fatalf("prefetch: %v, gap %v", err, gap)
+	}
+	if err != nil {
+		f.fit(len(m.pools))
+		f.Host[m.tree.full] = req.Pages
+		for p := range m.pools {
+			for _, w := range req.Windows[p] {
+				f.Host[p] = append(f.Host[p], w.Host)
+			}
+		}
+		for _, s := range req.States {
+			f.Host[s.Pool] = append(f.Host[s.Pool], s.Page)
+		}
+		m.must(r, m.gone(&f, false))
+		return
+	}
+	back := map[string]bool{}
+	for p, l := range f.Host {
+		for _, h := range l {
+			back[fmt.Sprint(p, h)] = true
+		}
+	}
+	for i, h := range req.Pages {
+		if !back[fmt.Sprint(m.tree.full, h)] {
+			m.ensure(ns, tokens, req.From+i+1).host = h
+		}
+	}
+	for p := range m.pools {
+		for _, w := range req.Windows[p] {
+			if !back[fmt.Sprint(p, w.Host)] {
+				m.at(ns, tokens, w.At+1).winH[p] = w.Host
+			}
+		}
+	}
+	for _, s := range req.States {
+		if !back[fmt.Sprint(s.Pool, s.Page)] {
+			m.at(ns, tokens, s.At).stHost[s.Pool] = s.Page
+		}
+	}
+	m.must(r, m.gone(&f, false))
+}
+
+func (m *machine) store(r *rapid.T) {
+	if len(m.stores) > 0 && rapid.Bool().Draw(r, "stored") {
+		m.must(r, m.tree.FinishStore(m.stores[0], rapid.IntRange(0, 3).Draw(r, "n")))
+		m.stores = m.stores[1:]
+		return
+	}
+	p := m.takePin(r, func(*modelPin) bool { return true })
+	var s Store
+	if m.tree.BeginStore(p.pin, &s) {
+		hashes, err := m.tree.Hashes(p.pin, 0, p.usable, nil)
+		m.must(r, err)
+		want := HashPages(NamespaceSeed(p.ns), p.tokens[:p.usable*m.tree.pt], m.tree.pt, nil)
+		if !slices.Equal(hashes, want) {
+			r.Fatal("hashes of the tree differ from a cold computation")
+		}
+		for i, at := range s.At {
+			if m.hostP[m.tree.full][s.Full[i]] != m.key(p.ns, p.tokens, at+1) {
+				r.Fatalf("store of position %d: another page", at)
+			}
+		}
+		m.stores = append(m.stores, s.ID)
+	}
+}
+
+func (m *machine) clear(r *rapid.T) {
+	if rapid.IntRange(0, 9).Draw(r, "really") > 0 {
+		r.Skip("not now")
+	}
+	var f Freed
+	ns := Namespace{LoRA: Some("a")}
+	prefix := fmt.Sprintf("%v|", ns)
+	if rapid.Bool().Draw(r, "one") {
+		m.tree.DropNamespace(ns, &f)
+	} else {
+		m.tree.Clear(&f)
+		prefix = ""
+	}
+	for k := range m.pages {
+		if len(k) >= len(prefix) && k[:len(prefix)] == prefix {
+			delete(m.pages, k)
+		}
+	}
+	for _, p := range m.pins { // what they pinned is an orphan now; they can still be released
+		if prefix == "" || p.ns == ns {
+			p.usable, p.hostFrom, p.match, p.tokens = 0, 0, nil, nil
+		}
+	}
+	m.must(r, m.gone(&f, false))
+}
+
+// end ends everything that is open; then nothing may be left anywhere.
+func (m *machine) end(r *rapid.T) {
+	for _, l := range m.loads {
+		m.finishLoad(r, l, true)
+	}
+	for _, o := range m.backs {
+		m.finishBack(r, o, true)
+	}
+	for _, s := range m.stores {
+		m.must(r, m.tree.FinishStore(s, 1))
+	}
+	for _, p := range m.pins {
+		m.tree.Release(p.pin)
+	}
+	m.pins = nil
+	m.verify(r)
+	var f Freed
+	m.pages = map[string]*modelPage{}
+	m.tree.Clear(&f)
+	m.must(r, m.gone(&f, false))
+	m.tree.DrainOrphans(&f)
+	m.must(r, m.gone(&f, false))
+	m.verify(r)
+	if m.tree.Nodes() != 0 || len(m.eng) != 0 {
+		r.Fatalf("%d nodes and %d device pages left", m.tree.Nodes(), len(m.eng))
+	}
+	for p := range m.pools {
+		if len(m.f.live[p])+len(m.f.hlive[p]) != 0 {
+			r.Fatalf("pool %d: %d device and %d host pages left", p, len(m.f.live[p]), len(m.f.hlive[p]))
+		}
+		if m.tree.Counts(p) != (Counts{}) {
+			r.Fatalf("pool %d: %+v", p, m.tree.Counts(p))
+		}
+	}
+}
