@@ -192,7 +192,8 @@ func (q *request) forward(r *run) {
 	defer close(q.done)
 	loading := q.hit.Host+q.hit.Storage > 0
 	q.wrong, q.first, q.forwards = r.memory.check(q.checks, q.lease, loading)
-	if loading {
+	if q.forwards == nil && loading { // the tree must know of the arrival before anything is published behind it
+		q.forwards = q.lease.Wait(context.Background())
 		q.arrived = time.Since(q.submitted)
 	}
 	if q.forwards != nil || q.first != nil {

@@ -59,9 +59,10 @@ type Result struct {
 
 	CompactionMoves     uint64 `json:"compaction_moves"` // pages
 	MovesDuringTransfer uint64 `json:"moves_during_transfer"`
-	Evictions           ByTier `json:"evictions"`   // pages
-	NoCapacity          int64  `json:"no_capacity"` // times a request had to wait for the oldest open one
-	FailedLoads         int64  `json:"failed_loads"`
+	Evictions           ByTier `json:"evictions"`             // pages
+	NoCapacity          int64  `json:"no_capacity"`           // times a request had to wait for the oldest open one
+	FailedLoads         int64  `json:"failed_loads"`          // begun again
+	FailedLoad          string `json:"failed_load,omitempty"` // why, the last one
 
 	WallS        float64   `json:"wall_s"`
 	RequestsPerS float64   `json:"requests_per_s"`
@@ -199,6 +200,9 @@ func (r *Result) notes() []string {
 	}
 	if r.Degraded {
 		notes = append(notes, "DEGRADED: ran without storage: "+r.DegradedReason)
+	}
+	if r.FailedLoad != "" {
+		notes = append(notes, fmt.Sprintf("%s loads failed and were tried again; the last: %s", grouped(r.FailedLoads), r.FailedLoad))
 	}
 	if r.Error != "" {
 		notes = append(notes, "STOPPED: "+r.Error)

@@ -165,6 +165,7 @@ func (r *run) endOldest(ctx context.Context) error {
 		}
 	case errors.Is(err, hicache.ErrTransfer): // its load failed: nothing was published, it is begun again
 		r.result.FailedLoads++
+		r.result.FailedLoad = fmt.Sprintf("request %d: %v", q.row.Index, err)
 		if q.forwardTries++; q.forwardTries > failedLoadRetries {
 			return fmt.Errorf("request %d: its load failed %d times: %w", q.row.Index, q.forwardTries, err)
 		}

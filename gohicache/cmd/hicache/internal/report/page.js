@@ -105,12 +105,11 @@ function chart(id, o) {
 function drawSeries(svg, o, X, Y) {
   if (!o.stack) {
     for (const s of o.series) {
-      let d = "", on = false;
-      s.values.forEach((v, i) => {
-        if (o.log && !(v > 0)) { on = false; return; }
-        d += (on ? "L" : "M") + X(o.xs[i]).toFixed(1) + " " + Y(v).toFixed(1); on = true;
-      });
-      el(svg, "path", { d, fill: "none", stroke: `var(${s.colour})`, "stroke-width": 1.8, "stroke-linejoin": "round", "stroke-linecap": "round", "stroke-dasharray": s.dash || "none" });
+      let d = "";
+      const seen = s.values.map((v, i) => i).filter(i => !o.log || s.values[i] > 0), sparse = o.log && seen.length < o.xs.length * 0.8;
+      for (const i of seen) d += (d ? "L" : "M") + X(o.xs[i]).toFixed(1) + " " + Y(s.values[i]).toFixed(1);
+      el(svg, "path", { d, fill: "none", stroke: `var(${s.colour})`, "stroke-width": sparse ? 0.8 : 1.8, "stroke-opacity": sparse ? 0.6 : 1, "stroke-linejoin": "round", "stroke-linecap": "round", "stroke-dasharray": s.dash || "none" });
+      if (sparse) for (const i of seen) el(svg, "circle", { cx: X(o.xs[i]), cy: Y(s.values[i]), r: 2.2, fill: s.dash ? "var(--panel)" : `var(${s.colour})`, stroke: `var(${s.colour})`, "stroke-width": 1.3 });
     }
     return;
   }
