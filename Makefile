@@ -7,7 +7,8 @@ PYTHON     ?= python3
 CARGO      ?= cargo
 CMAKE      ?= cmake
 GENERATOR  := $(shell command -v ninja >/dev/null 2>&1 && echo "-G Ninja")
-CONFIGURE  := $(CMAKE) -S . $(GENERATOR) -DCMAKE_BUILD_TYPE=Release
+CCACHE     := $(if $(shell command -v ccache 2>/dev/null),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+CONFIGURE  := $(CMAKE) -S . $(GENERATOR) $(CCACHE) -DCMAKE_BUILD_TYPE=Release
 CLI        := gohicache/cmd/hicache
 VERSION    := 0.1.0
 
@@ -74,12 +75,12 @@ test-bindings: lib ## C example, Rust crates, Python package
 	cd bindings/python && $(PYTHON) -m unittest discover -v -s tests
 
 asan: ## csrc tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	@$(CMAKE) -S . $(GENERATOR) -B build-asan -DHICACHE_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=None >/dev/null
+	@$(CMAKE) -S . $(GENERATOR) $(CCACHE) -B build-asan -DHICACHE_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=None >/dev/null
 	@$(CMAKE) --build build-asan -j $(JOBS) --target hicache_tests
 	build-asan/hicache_tests --gtest_brief=1
 
 tsan: ## csrc tests under ThreadSanitizer
-	@$(CMAKE) -S . $(GENERATOR) -B build-tsan -DHICACHE_SANITIZE=thread -DCMAKE_BUILD_TYPE=None >/dev/null
+	@$(CMAKE) -S . $(GENERATOR) $(CCACHE) -B build-tsan -DHICACHE_SANITIZE=thread -DCMAKE_BUILD_TYPE=None >/dev/null
 	@$(CMAKE) --build build-tsan -j $(JOBS) --target hicache_tests
 	build-tsan/hicache_tests --gtest_brief=1
 
