@@ -115,6 +115,8 @@ type replayOptions struct {
 	report      string
 	verbose     bool
 	sabotage    uint64
+	faultSeed   uint64
+	faultPPM    int
 }
 
 func replayFlags(o *replayOptions) *cli.Flags {
@@ -137,6 +139,9 @@ func replayFlags(o *replayOptions) *cli.Flags {
 	f.Bool(&o.json, "json", "print the result as one JSON object")
 	f.String(&o.report, "report", "FILE.html", "", "write a self-contained page with charts and a memory map")
 	f.Bool(&o.verbose, "verbose", "log what the cache logs, to the standard error")
+	f.Group("faults")
+	f.Uint64(&o.faultSeed, "fault-seed", "number", 0, "run over the fault backend: copies complete in a seeded order after seeded delays of a virtual clock, so that a run with --concurrency 1 repeats exactly; 0: off")
+	f.Int(&o.faultPPM, "fault-ppm", "parts per million", 0, "so many copies fail; needs --fault-seed")
 	f.HiddenUint64(&o.sabotage, "sabotage")
 	return f
 }
@@ -161,6 +166,9 @@ func runReplay(args []string, _ io.Reader, out, errOut io.Writer) int {
 	}
 	sizing, err := cfg.Resolve()
 	if err != nil {
+		return fail(cli.Usage, err)
+	}
+	if _, err := cfg.Options(sizing); err != nil {
 		return fail(cli.Usage, err)
 	}
 	if !o.json {
@@ -244,6 +252,12 @@ func (o *replayOptions) config(f *cli.Flags, errOut io.Writer) (*replay.Config, 
 		Host: o.shape.host, Backend: o.backend, WritePolicy: o.writePolicy, Eviction: o.eviction, WindowsTail: o.shape.windows == "tail",
 		Concurrency: o.shape.concurrency, Verify: verification, IdlePages: o.idlePages, Library: o.shape.library, Sabotage: uint32(o.sabotage),
 		CopyThreads: o.copyThreads, Record: o.report != ""}
+	if o.faultSeed == 0 && o.faultPPM != 0 || o.faultPPM < 0 || o.faultPPM > 1e6 {
+		return nil, fmt.Errorf("option --fault-ppm: %d: want 0 to 1000000, and --fault-seed with it", o.faultPPM)
+	}
+	if o.faultSeed != 0 {
+		c.Faults = &hicache.FaultOptions{Seed: o.faultSeed, FailPPM: uint32(o.faultPPM), DelayMax: time.Millisecond}
+	}
 	if o.verbose {
 		c.Logger = slog.New(slog.NewTextHandler(errOut, nil))
 	}

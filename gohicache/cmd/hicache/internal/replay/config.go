@@ -61,6 +61,7 @@ type Config struct {
 	PromptTokensMax int    // longest prompt to expect, 0 unknown
 	Library         string // path of libhicache, "" to search
 	Sabotage        uint32
+	Faults          *hicache.FaultOptions // failures and simulated time below the cache; nil none
 	CopyThreads     int
 	Logger          *slog.Logger
 
@@ -140,7 +141,7 @@ func (c *Config) Options(s Sizing) (*hicache.Options, error) {
 	o := &hicache.Options{
 		PageTokens: c.PageTokens, DeviceBytes: uint64(s.DeviceBytes), HostBytes: uint64(s.HostBytes), Pools: Pools(&c.Geometry),
 		RequestTokensMax: c.PromptTokensMax, WritePolicy: policy, Eviction: c.Eviction, Storage: c.Store, Model: c.Geometry.Name,
-		Library: c.Library, Sabotage: c.Sabotage, CopyThreads: c.CopyThreads, Logger: c.Logger,
+		Library: c.Library, Sabotage: c.Sabotage, Faults: c.Faults, CopyThreads: c.CopyThreads, Logger: c.Logger,
 		Prefetch: hicache.PrefetchWait,
 	}
 	if o.Device, err = Device(c.Backend); err != nil {

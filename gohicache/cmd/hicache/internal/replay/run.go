@@ -75,7 +75,10 @@ func (r *run) loop(ctx context.Context) error {
 			r.result.Partial = true
 			break
 		}
-		if err := r.begin(ctx, row); err != nil {
+		if err := r.begin(ctx, row); errors.Is(err, context.Canceled) && ctx.Err() != nil {
+			r.result.Partial = true
+			break
+		} else if err != nil {
 			return errors.Join(err, r.drain(ctx))
 		}
 		if r.result.Mismatches > 0 {

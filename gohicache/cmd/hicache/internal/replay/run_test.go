@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
@@ -118,6 +119,29 @@ func TestReportOfARun(t *testing.T) {
 	var b bytes.Buffer
 	if err := report.Write(&b, page); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// With failing copies loads fail and are tried again, back-ups are lost, and still nothing wrong is ever reused; a seed repeats exactly.
+func TestFaultsNeverReachTheReader(t *testing.T) {
+	var first *Result
+	for range 2 {
+		c := config(t, "gemma-3-27b", "12000tok", "60000tok", 300)
+		c.Concurrency, c.Faults = 1, &hicache.FaultOptions{Seed: 11, FailPPM: 50000, DelayMax: time.Millisecond}
+		r := mustRun(t, context.Background(), c)
+		if r.FailedLoads == 0 || r.HitTokens.Host == 0 || r.Requests != 300 {
+			t.Errorf("%d failed loads, %d tokens from host, %d requests", r.FailedLoads, r.HitTokens.Host, r.Requests)
+		}
+		if first == nil {
+			first = r
+			continue
+		}
+		for _, pair := range [][2]any{{first.HitTokens, r.HitTokens}, {first.Evictions, r.Evictions}, {first.Bytes, r.Bytes}, {first.CompactionMoves, r.CompactionMoves},
+			{first.RelocatedPagesVerified, r.RelocatedPagesVerified}, {first.FailedLoads, r.FailedLoads}, {first.LoadBacks, r.LoadBacks}, {first.BackUps, r.BackUps}} {
+			if pair[0] != pair[1] {
+				t.Errorf("a seed gave %v and then %v", pair[0], pair[1])
+			}
+		}
 	}
 }
 
