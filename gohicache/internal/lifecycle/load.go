@@ -77,7 +77,7 @@ func (*retryAfter) Error() string { return "room is on its way" }
 
 // withRoom runs try until it succeeds, fails for another reason than room, or waiting is over. Callers that wait take turns in order.
 func (c *Core) withRoom(ctx context.Context, wait bool, try func() error) error {
-	waiting := false
+	waiting, alone := false, false
 	defer func() {
 		if waiting {
 			<-c.turn
@@ -114,9 +114,14 @@ func (c *Core) withRoom(ctx context.Context, wait bool, try func() error) error 
 			}
 		}
 		if c.nothingHeld() {
-			e.Kind = KindInfeasible
-			return e
+			if alone {
+				e.Kind = KindInfeasible
+				return e
+			}
+			alone = true
+			continue // what the others held may have gone after the try
 		}
+		alone = false
 		if err := c.waitChange(ctx, change); err != nil {
 			return err
 		}

@@ -130,6 +130,7 @@ func (c *Core) finish(completions []ffi.Completion) {
 	if len(completions) == 0 {
 		return
 	}
+	var offers []*pin
 	c.plan.Lock()
 	for i := range completions {
 		done := &completions[i]
@@ -148,9 +149,15 @@ func (c *Core) finish(completions []ffi.Completion) {
 		} else {
 			c.finishBackUp(op, done.Bytes)
 		}
+		if op.path != nil {
+			offers = append(offers, op.path)
+		}
 		close(op.done)
 	}
 	c.plan.Unlock()
+	for _, path := range offers {
+		c.storage.offer(path)
+	}
 	c.drainOrphans()
 	c.room.ring()
 }
@@ -188,12 +195,12 @@ func (c *Core) finishBackUp(op *operation, bytes uint64) {
 		c.appendHost(&f, op)
 	}
 	c.giveBack(&f)
-	if ok && c.storage != nil && op.path != nil {
-		c.storage.offer(op.path) // takes the pin over
-	} else {
+	if !ok || c.storage == nil || op.path == nil {
 		op.path.release()
+		op.path = nil
+		return
 	}
-	op.path = nil
+	c.storage.promise() // finish offers the path once it has let go of plan
 }
 
 // appendHost adds the host pages of a failed back-up to f.

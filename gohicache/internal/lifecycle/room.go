@@ -215,6 +215,9 @@ func (c *Core) backUp(path *pin, stream uint64) {
 	}
 	b := &c.scratch.backUp
 	if !c.tree.BeginBackUp(path.id, threshold, b) {
+		if c.storage != nil && c.storage.secondChance() {
+			go c.storage.offer(path.retain())
+		}
 		return
 	}
 	if c.submitBackUp(b, stream, path) == nil {

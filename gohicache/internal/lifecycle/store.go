@@ -20,19 +20,26 @@ type storer struct {
 	store storage.Store
 	keys  *keychain
 
-	jobs chan *storeJob
+	jobs     chan *storeJob
+	queueMax int // pages
 	end  chan struct{}
 
 	mu       sync.Mutex
 	queued   int    // pages in jobs that are not done
+	promised int    // paths that will be offered in a moment
+	missed   bool   // paths were not stored for want of room in the queue
 	degraded string // why storage is off, "" while it is on
 	readOnly bool   // full: reads go on
 	fetching map[storage.Key]chan struct{}
 	change   signal
 }
 
-// jobsMax bounds the queue in jobs; StoreQueueMax bounds it in pages.
-const jobsMax = 4096
+// The queue is bounded in jobs, in pages by StoreQueueMax, and by a share of the host arena: what waits is pinned there, and a slow store must not
+// cost the host tier its room.
+const (
+	jobsMax        = 4096
+	hostShareQueue = 4
+)
 
 // storeJob is a write of pages that the tree keeps on the host until it is done.
 type storeJob struct {
@@ -47,15 +54,33 @@ func newStorer(c *Core) *storer {
 		s.degraded = fmt.Sprintf("storage is off: %v", err)
 		c.log.Error("hicache: the cache goes on without storage", "store", s.store.Name(), "error", err)
 	}
+	s.queueMax = c.cfg.StoreQueueMax
+	if share := c.cfg.HostBytes / hostShareQueue / c.host[c.full].PageBytes; share < uint64(s.queueMax) {
+		s.queueMax = int(share)
+	}
 	go s.run()
 	return s
 }
 
-// offer takes over a share of a path whose pages have just reached the host, and queues what storage lacks of it.
-func (s *storer) offer(path *pin) {
-	defer path.release()
+// promise says that an offer follows, so that whoever drains the queue in between waits for it.
+func (s *storer) promise() {
 	s.mu.Lock()
-	off := s.degraded != "" || s.readOnly
+	s.promised++
+	s.mu.Unlock()
+}
+
+// offer takes over a share of a path whose pages have just reached the host, and queues what storage lacks of it. Every offer was promised.
+func (s *storer) offer(path *pin) {
+	defer func() {
+		path.release()
+		s.mu.Lock()
+		s.promised--
+		s.mu.Unlock()
+		s.change.ring()
+	}()
+	s.mu.Lock()
+	off := s.degraded != "" || s.readOnly || s.queued >= s.queueMax
+	s.missed = s.missed || off
 	s.mu.Unlock()
 	job := new(storeJob)
 	if off || !s.c.tree.BeginStore(path.id, &job.Store) {
@@ -73,17 +98,33 @@ func (s *storer) offer(path *pin) {
 		job.hashes = append(job.hashes, hashes[at])
 	}
 	s.mu.Lock()
-	room := s.queued+n <= s.c.cfg.StoreQueueMax && len(s.jobs) < cap(s.jobs)
+	room := s.queued+n <= s.queueMax || s.queued == 0
 	if room {
 		s.queued += n
 	}
+	s.missed = s.missed || !room
 	s.mu.Unlock()
 	if !room {
 		s.c.count.storeSkipped.Add(uint64(n))
 		s.c.bug("finish store", s.c.tree.FinishStore(job.ID, 0))
 		return
 	}
-	s.jobs <- job // offers come from one goroutine at a time: the room seen is still there
+	select {
+	case s.jobs <- job:
+	default:
+		s.done(job, 0)
+	}
+}
+
+// secondChance reports, now and then, that there is room again after paths had to be skipped.
+func (s *storer) secondChance() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.missed || s.queued > s.queueMax/2 || s.degraded != "" || s.readOnly {
+		return false
+	}
+	s.promised++
+	return true
 }
 
 // run writes jobs until the cache closes.
@@ -249,7 +290,7 @@ func (s *storer) off() bool {
 func (s *storer) idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.queued == 0 && len(s.fetching) == 0
+	return s.queued == 0 && s.promised == 0 && len(s.fetching) == 0
 }
 
 // drain waits until the queue is empty.
@@ -257,9 +298,9 @@ func (s *storer) drain(ctx context.Context) error {
 	for {
 		change := s.change.wait()
 		s.mu.Lock()
-		queued := s.queued
+		busy := s.queued + s.promised
 		s.mu.Unlock()
-		if queued == 0 {
+		if busy == 0 {
 			return nil
 		}
 		select {
