@@ -50,12 +50,12 @@ void Arena::State::gaps(const Pool &pool, uint64_t *low_bytes_out, uint64_t *hig
     const Pool &other = pools[chain_pools[i]];
     if (other.index == pool.index) {
       passed = true;
-    } else if (other.low < other.high) {
+    } else if (other.low < other.high || other.direction == HICACHE_DIRECTION_DOWN) {
       if (!passed) below = other.high * other.page_bytes;
       else above = std::min(above, other.low * other.page_bytes);
     }
   }
-  if (pool.low >= pool.high) {
+  if (pool.low >= pool.high && pool.direction == HICACHE_DIRECTION_FLOAT) {
     *low_bytes_out = *high_bytes_out = above > below ? above - below : 0;
     return;
   }

@@ -11,7 +11,10 @@ uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
 PageSpan hull_of(const ChainPool &pool, Hull hull) {
   switch (hull) {
-    case Hull::kSpan: return pool.span;
+    case Hull::kSpan:
+      // A down end keeps its frontier also when it is empty: what lies above its last whole page is nobody's as long as nothing moves.
+      if (pool.span.empty() && pool.direction == HICACHE_DIRECTION_DOWN) return {pool.page_count, pool.page_count};
+      return pool.span;
     case Hull::kPinned: return pool.pinned;
     default: return PageSpan{};
   }
@@ -32,9 +35,9 @@ bool pack_left(const Chain &chain, const ChainDemand &demand, Hull hull, uint32_
     const uint64_t pages = uint64_t{pool.used} + demand.pages[i];
     const uint64_t start = end_byte == chain.sink_bytes ? pool.first_page : first_page_from(pool, end_byte);
     start_out[i] = static_cast<uint32_t>(std::min<uint64_t>(start, pool.page_count));
-    if (pages == 0 && stays.empty()) continue;
+    if (pages == 0 && stays.nowhere()) continue;
     uint64_t end = start + pages;
-    if (!stays.empty()) {
+    if (!stays.nowhere()) {
       if (start > stays.low) {
         if (fault != nullptr) *fault = {i, true};
         return false;
@@ -59,9 +62,9 @@ void pack_right(const Chain &chain, const ChainDemand &demand, Hull hull, uint32
     const uint64_t pages = uint64_t{pool.used} + demand.pages[i];
     const uint64_t end = start_byte == chain.total_bytes ? pool.page_count : start_byte / pool.page_bytes;
     end_out[i] = static_cast<uint32_t>(end);
-    if (pages == 0 && stays.empty()) continue;
+    if (pages == 0 && stays.nowhere()) continue;
     uint64_t start = end > pages ? end - pages : 0;
-    if (!stays.empty()) start = std::min<uint64_t>(start, stays.low);
+    if (!stays.nowhere()) start = std::min<uint64_t>(start, stays.low);
     start_byte = start * pool.page_bytes;
   }
 }
@@ -97,10 +100,10 @@ struct Reclaim {
       const ChainPool &pool = chain.pools[i];
       const PageSpan stays = hull_of(pool, hull);
       const uint64_t pages = uint64_t{pool.used} + demand.pages[i];
-      if (pages == 0 && stays.empty()) continue;
+      if (pages == 0 && stays.nowhere()) continue;
       uint64_t start = first_page_from(pool, end_byte);
       uint64_t end = start + pages;
-      if (!stays.empty()) {
+      if (!stays.nowhere()) {
         if (start > stays.low) {
           const uint64_t over = (start - stays.low) * pool.page_bytes;
           excess = std::max(excess, over);

@@ -10,11 +10,12 @@ namespace hicache {
 
 inline constexpr uint32_t kPoolMax = 16;
 
-// Pages [low, high); empty if low >= high.
+// Pages [low, high); empty if low >= high. Default: nowhere.
 struct PageSpan {
   uint32_t low = UINT32_MAX;
   uint32_t high = 0;
   bool empty() const { return low >= high; }
+  bool nowhere() const { return low == UINT32_MAX; }
 };
 
 struct ChainPool {
