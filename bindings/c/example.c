@@ -1,7 +1,7 @@
 // A whole life of pages through the C ABI, on the CPU backend: take, write, back up, give back, reserve, load, wait layer by layer,
 // compare, close.
 //
-//   cc -std=c11 -Wall -Wextra -Werror -Iinclude bindings/c/roundtrip.c -Lbuild -lhicache -Wl,-rpath,$PWD/build -o roundtrip
+//   cc -std=c11 -Wall -Wextra -Werror -Iinclude bindings/c/example.c -Lbuild -lhicache -Wl,-rpath,$PWD/build -o c_example
 #include <hicache.h>
 
 #include <stdio.h>
