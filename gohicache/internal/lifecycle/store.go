@@ -20,12 +20,12 @@ type storer struct {
 	store storage.Store
 	keys  *keychain
 
-	jobs     chan *storeJob
-	queueMax int // pages
+	jobs chan *storeJob
 	end  chan struct{}
 
 	mu       sync.Mutex
-	queued   int    // pages in jobs that are not done
+	queued   int    // FULL pages in jobs that are not done
+	bytes    uint64 // of all their objects: pinned on the host
 	promised int    // paths that will be offered in a moment
 	missed   bool   // paths were not stored for want of room in the queue
 	degraded string // why storage is off, "" while it is on
@@ -45,6 +45,30 @@ const (
 type storeJob struct {
 	radix.Store
 	hashes []radix.Hash // of the pages at Store.At
+	bytes  uint64
+}
+
+// roomFor says whether the queue takes that much more. An empty queue takes anything. mu is held.
+func (s *storer) roomFor(pages int, bytes uint64) bool {
+	return s.queued == 0 || s.queued+pages <= s.c.cfg.StoreQueueMax && s.bytes+bytes <= s.c.cfg.HostBytes/hostShareQueue
+}
+
+// bytesOf is the size of a job's objects.
+func (s *storer) bytesOf(job *radix.Store) uint64 {
+	total := uint64(len(job.Full)) * s.c.host[s.c.full].PageBytes
+	for p := range job.Windows {
+		for _, h := range job.Windows[p] {
+			if h != ids.NoHostPage {
+				total += s.c.host[p].PageBytes
+			}
+		}
+		for _, h := range job.States[p] {
+			if h != ids.NoHostPage {
+				total += s.c.host[p].PageBytes
+			}
+		}
+	}
+	return total
 }
 
 func newStorer(c *Core) *storer {
@@ -53,10 +77,6 @@ func newStorer(c *Core) *storer {
 	if err := s.guard(func() error { return s.store.Ready(c.background) }); err != nil {
 		s.degraded = fmt.Sprintf("storage is off: %v", err)
 		c.log.Error("hicache: the cache goes on without storage", "store", s.store.Name(), "error", err)
-	}
-	s.queueMax = c.cfg.StoreQueueMax
-	if share := c.cfg.HostBytes / hostShareQueue / c.host[c.full].PageBytes; share < uint64(s.queueMax) {
-		s.queueMax = int(share)
 	}
 	go s.run()
 	return s
@@ -79,7 +99,7 @@ func (s *storer) offer(path *pin) {
 		s.change.ring()
 	}()
 	s.mu.Lock()
-	off := s.degraded != "" || s.readOnly || s.queued >= s.queueMax
+	off := s.degraded != "" || s.readOnly || !s.roomFor(1, 0)
 	s.missed = s.missed || off
 	s.mu.Unlock()
 	job := new(storeJob)
@@ -98,9 +118,11 @@ func (s *storer) offer(path *pin) {
 		job.hashes = append(job.hashes, hashes[at])
 	}
 	s.mu.Lock()
-	room := s.queued+n <= s.queueMax || s.queued == 0
+	job.bytes = s.bytesOf(&job.Store)
+	room := s.roomFor(n, job.bytes)
 	if room {
 		s.queued += n
+		s.bytes += job.bytes
 	}
 	s.missed = s.missed || !room
 	s.mu.Unlock()
@@ -120,7 +142,7 @@ func (s *storer) offer(path *pin) {
 func (s *storer) secondChance() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.missed || s.queued > s.queueMax/2 || s.degraded != "" || s.readOnly {
+	if !s.missed || !s.roomFor(s.c.cfg.StoreQueueMax/2, s.c.cfg.HostBytes/hostShareQueue/2) || s.degraded != "" || s.readOnly {
 		return false
 	}
 	s.promised++
@@ -153,6 +175,7 @@ func (s *storer) done(job *storeJob, n int) {
 	s.c.count.storeSkipped.Add(uint64(len(job.Full) - n))
 	s.mu.Lock()
 	s.queued -= len(job.Full)
+	s.bytes -= job.bytes
 	s.mu.Unlock()
 	s.c.drainOrphans()
 	s.c.room.ring()
