@@ -1,4 +1,4 @@
-// Package file is a storage backend in a folder: one file an object, in 65,536 sub-folders, written to a temporary name and renamed, with
+// Package file is a storage backend in a folder: one file an object, in 4,096 sub-folders, written to a temporary name and renamed, with
 // a header and a checksum over header and payload. Several processes may share a folder. A process that is killed loses at most the
 // objects that it was writing; what is found damaged is removed and counted, never served.
 package file
@@ -142,7 +142,7 @@ func parseKey(name string) (key storage.Key, ok bool) {
 
 func (s *Store) path(key *storage.Key) string {
 	name := hex.EncodeToString(key[:])
-	return filepath.Join(s.dir, name[:2], name[2:4], name)
+	return filepath.Join(s.dir, name[:3], name)
 }
 
 // Name is "file".

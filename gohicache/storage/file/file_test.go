@@ -341,3 +341,21 @@ func BenchmarkGet(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkPut(b *testing.B) {
+	s := New(b.TempDir())
+	const size, batch = 16 << 10, 64
+	keys, srcs, errs := make([]storage.Key, batch), make([][]byte, batch), make([]error, batch)
+	for i := range srcs {
+		srcs[i] = payload(i, size)
+	}
+	b.SetBytes(size * batch)
+	for n := 0; b.Loop(); n++ {
+		for i := range keys {
+			keys[i] = keyOf(n*batch + i)
+		}
+		if err := s.Put(ctx, keys, srcs, errs); err != nil || errs[0] != nil {
+			b.Fatal(err, errs)
+		}
+	}
+}
