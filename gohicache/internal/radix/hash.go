@@ -172,23 +172,23 @@ func (t *Tree) remember(p Pin, hashes []Hash, from int) {
 	}
 }
 
-// hashAhead computes the hashes of positions [at, end) of an insert before it takes the lock.
-func (t *Tree) hashAhead(req *InsertRequest, at, end int) ([]Hash, error) {
-	prior := NamespaceSeed(req.Namespace)
+// hashAhead computes the hashes of positions [at, end) before an insert takes the lock.
+func (t *Tree) hashAhead(ns Namespace, after Pin, tokens []uint32, at, end int) ([]Hash, error) {
+	prior := NamespaceSeed(ns)
 	if at > 0 {
-		h, err := t.prefixHash(req, at)
+		h, err := t.prefixHash(ns, after, tokens, at)
 		if err != nil {
 			return nil, err
 		}
 		prior = h
 	}
-	return HashPages(prior, req.Tokens[at*t.pt:end*t.pt], t.pt, make([]Hash, 0, end-at)), nil
+	return HashPages(prior, tokens[at*t.pt:end*t.pt], t.pt, make([]Hash, 0, end-at)), nil
 }
 
-// prefixHash is the hash of position at-1 of an insert: the tree's if its node has hashes, else computed from the request's tokens.
-func (t *Tree) prefixHash(req *InsertRequest, at int) (*Hash, error) {
+// prefixHash is the hash of position at-1: the tree's if its node has hashes, else computed from the tokens.
+func (t *Tree) prefixHash(ns Namespace, after Pin, tokens []uint32, at int) (*Hash, error) {
 	t.mu.RLock()
-	n, k, _, err := t.locate(req.Namespace, req.After, req.From, req.Tokens, at)
+	n, k, _, err := t.locate(ns, after, at, tokens, at)
 	var h *Hash
 	if err == nil && n != nil && n.hashes != nil && k > 0 && int(n.start)+k == at {
 		c := n.hashes[k-1]
@@ -198,6 +198,19 @@ func (t *Tree) prefixHash(req *InsertRequest, at int) (*Hash, error) {
 	if err != nil || h != nil {
 		return h, err
 	}
-	all := HashPages(NamespaceSeed(req.Namespace), req.Tokens[:at*t.pt], t.pt, nil)
+	all := HashPages(NamespaceSeed(ns), tokens[:at*t.pt], t.pt, nil)
 	return &all[at-1], nil
+}
+
+// hashLeaf gives a new leaf below p its hashes, if Config.Hashes asks for them and hashAhead did not foresee this leaf.
+func (t *Tree) hashLeaf(p, leaf *node, hashes []Hash, skip int) {
+	switch {
+	case !t.cfg.Hashes:
+	case hashes != nil:
+		leaf.hashes = hashes[skip:]
+	case p.root():
+		leaf.hashes = HashPages(NamespaceSeed(*p.space), t.tokens(leaf), t.pt, nil)
+	default:
+		leaf.hashes = HashPages(&p.hashes[p.pages-1], t.tokens(leaf), t.pt, nil)
+	}
 }

@@ -150,7 +150,7 @@ func (t *Tree) prepare(req *InsertRequest, end int) (at int, s strip, hashes []H
 	copy(s, req.Tokens[at*t.pt:end*t.pt])
 	t.layPages(s, req, at, end)
 	if t.cfg.Hashes {
-		hashes, err = t.hashAhead(req, at, end)
+		hashes, err = t.hashAhead(req.Namespace, req.After, req.Tokens, at, end)
 	}
 	return at, s, hashes, err
 }
@@ -332,9 +332,7 @@ func (t *Tree) grow(n *node, req *InsertRequest, r *InsertResult, at int, spare 
 	leaf.created = now
 	t.setStrip(leaf, spare, from-at, end-from)
 	*spare.live() = uint32(leaf.pages)
-	if hashes != nil {
-		leaf.hashes = hashes[from-at:]
-	}
+	t.hashLeaf(n, leaf, hashes, from-at)
 	t.thin(leaf)
 	t.addDev(leaf, t.full, leaf.pages)
 	for s, w := range t.swa {

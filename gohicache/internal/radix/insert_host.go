@@ -35,6 +35,13 @@ func (t *Tree) InsertHost(req *InsertHostRequest, f *Freed) (int, error) {
 		return 0, err
 	}
 	now := t.tick(req.Now)
+	var hashes []Hash
+	if t.cfg.Hashes {
+		var err error
+		if hashes, err = t.hashAhead(req.Namespace, Pin{}, req.Tokens, req.From, end); err != nil {
+			return 0, err
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.fit(len(t.cfg.Pools))
@@ -62,7 +69,7 @@ func (t *Tree) InsertHost(req *InsertHostRequest, f *Freed) (int, error) {
 		}
 	}
 	if n.end() < end {
-		n = t.growHost(n, req, now)
+		n = t.growHost(n, req, hashes, now)
 		fresh += int(n.pages)
 	}
 	t.path = pathTo(n, t.path[:0])
@@ -113,7 +120,7 @@ func (t *Tree) refill(n *node, req *InsertHostRequest, f *Freed) (fresh int) {
 }
 
 // growHost hangs a new leaf with the remaining pages under n.
-func (t *Tree) growHost(n *node, req *InsertHostRequest, now uint64) *node {
+func (t *Tree) growHost(n *node, req *InsertHostRequest, hashes []Hash, now uint64) *node {
 	from, end := n.end(), req.From+len(req.Pages)
 	leaf := t.slab.take()
 	leaf.start, leaf.created = int32(from), now
@@ -126,6 +133,7 @@ func (t *Tree) growHost(n *node, req *InsertHostRequest, now uint64) *node {
 			flags[i] |= flagStored
 		}
 	}
+	t.hashLeaf(n, leaf, hashes, from-req.From)
 	leaf.hostEnd = leaf.pages
 	leaf.stamp.Store(now)
 	leaf.history.Store(int32(end))

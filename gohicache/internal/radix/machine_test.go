@@ -14,14 +14,8 @@ import (
 type machine struct {
 	*model
 	tree     *Tree
-	backs    []*openBack
-	stores   []StoreID
 	writeAll bool // evictions back up instead of dropping
-}
-
-type openBack struct {
-	b    BackUp
-	keys [][]string // by list: prefixes of Full, then of each pool's windows and states
+	seen     mirror
 }
 
 func TestAgainstTheModel(t *testing.T) {
@@ -45,15 +39,19 @@ func TestAgainstTheModel(t *testing.T) {
 		case 5:
 			cfg.Pools = []PoolConfig{{Role: State}, window(), {Role: Full}}
 		}
+		seen := mirror{}
+		cfg.OnChange = seen.apply
 		f := newFixture(r, cfg)
-		m := &machine{model: newModel(f), tree: f.tree, writeAll: rapid.Bool().Draw(r, "writeBack")}
+		m := &machine{model: newModel(f), tree: f.tree, seen: seen, writeAll: rapid.Bool().Draw(r, "writeBack")}
 		r.Repeat(map[string]func(*rapid.T){
 			"match":      m.match,
 			"matchToo":   m.match,
 			"insert":     m.insert,
 			"insertToo":  m.insert,
 			"release":    m.release,
+			"suspend":    m.suspend,
 			"load":       m.load,
+			"loadToo":    m.load,
 			"landed":     m.landed,
 			"backUp":     m.backUp,
 			"copied":     m.copied,
@@ -74,6 +72,9 @@ func (m *machine) verify(r *rapid.T) {
 	if bad := m.tree.Verify(); bad != nil {
 		r.Fatalf("%v", bad)
 	}
+	if m.tree.cfg.Hashes {
+		m.must(r, m.seen.compare(m.model))
+	}
 }
 
 func (m *machine) must(r *rapid.T, err error) {
@@ -82,11 +83,74 @@ func (m *machine) must(r *rapid.T, err error) {
 	}
 }
 
+// mirror is a consumer of changes that knows pages by their hashes: what it holds must be what the tree can serve.
+type mirror map[mirrorKey]Namespace
+
+type mirrorKey struct {
+	hash Hash
+	pool int
+	tier Tier
+}
+
+func (s mirror) apply(c Change) {
+	if c.Kind == Cleared {
+		for k, ns := range s {
+			if ns == c.Namespace {
+				delete(s, k)
+			}
+		}
+		return
+	}
+	for _, h := range c.Hashes {
+		if k := (mirrorKey{h, c.Pool, c.Tier}); c.Kind == Stored {
+			s[k] = c.Namespace
+		} else {
+			delete(s, k)
+		}
+	}
+}
+
+// compare checks the mirror against the model.
+func (s mirror) compare(m *model) error {
+	n := 0
+	for prefix, p := range m.pages {
+		h := m.hash(prefix)
+		for pool, c := range m.pools {
+			var dev, host bool
+			switch c.Role {
+			case Full:
+				dev, host = p.dev != none && p.load == nil, p.host != ids.NoHostPage
+			case SWA:
+				dev, _ = m.window(p, pool, false)
+				host = p.winH[pool] != ids.NoHostPage
+			case State:
+				dev, host = p.stDev[pool] != none && p.stLoad[pool] == nil, p.stHost[pool] != ids.NoHostPage
+			}
+			for tier, want := range []bool{dev, host} {
+				if _, got := s[mirrorKey{h, pool, Tier(tier)}]; got != want {
+					return fmt.Errorf("changes say %v about pool %d tier %d of a page, the tree %v", got, pool, tier, want)
+				} else if got {
+					n++
+				}
+			}
+		}
+	}
+	if n != len(s) {
+		return fmt.Errorf("changes left %d entries, the tree has %d", len(s), n)
+	}
+	return nil
+}
+
 func (m *machine) draw(r *rapid.T) (Namespace, []uint32) {
 	ns := []Namespace{{}, {LoRA: Some("a")}}[rapid.IntRange(0, 7).Draw(r, "ns")/7]
-	tokens := rapid.SliceOfN(rapid.Uint32Range(0, 1), 0, 10*m.tree.pt).Draw(r, "tokens")
-	if len(tokens) > 3 && rapid.Bool().Draw(r, "common") {
-		clear(tokens[:len(tokens)-3])
+	tokens := make([]uint32, rapid.IntRange(0, 8*m.tree.pt+1).Draw(r, "tokens"))
+	for range rapid.IntRange(0, 1).Draw(r, "flips") {
+		if len(tokens) > 0 {
+			tokens[rapid.IntRange(0, len(tokens)-1).Draw(r, "flip")] = 1
+		}
+	}
+	if rapid.IntRange(0, 19).Draw(r, "long") == 0 {
+		tokens = append(make([]uint32, 30*m.tree.pt), tokens...)
 	}
 	return ns, tokens
 }
@@ -137,6 +201,27 @@ func (m *machine) release(r *rapid.T) {
 		r.Fatal("a pin is released once")
 	}
 	m.pins = slices.DeleteFunc(m.pins, func(q *modelPin) bool { return q == p })
+}
+
+// suspend sends a whole path to the host: what loads are made of.
+func (m *machine) suspend(r *rapid.T) {
+	p := m.takePin(r, func(*modelPin) bool { return true })
+	var b BackUp
+	if m.tree.BeginBackUp(p.pin, 0, &b) {
+		m.opened(r, &b)
+		o := m.backs[len(m.backs)-1]
+		m.backs = m.backs[:len(m.backs)-1]
+		m.finishBack(r, o, true)
+	}
+	m.tree.Release(p.pin)
+	m.pins = slices.DeleteFunc(m.pins, func(q *modelPin) bool { return q == p })
+	req := EvictRequest{Tier: Device, Unbacked: Keep, Want: make([]int, len(m.pools))}
+	for k := range req.Want {
+		req.Want[k] = rapid.IntRange(0, 20).Draw(r, "want")
+	}
+	var res EvictResult
+	m.tree.Evict(&req, &res)
+	m.must(r, m.gone(&res.Freed, true))
 }
 
 func (m *machine) releaseWindows(r *rapid.T) {
@@ -262,6 +347,9 @@ func (m *machine) inserted(r *rapid.T, req *InsertRequest, res *InsertResult, en
 		if p.dev != v {
 			if p.dev != none && v != req.Pages[i] {
 				r.Fatal("a third page appeared")
+			}
+			if p.dev != none && p.load == nil && m.pinned(m.eng[p.dev].prefix, m.tree.full, Device) {
+				r.Fatal("a pinned page was replaced")
 			}
 			p.dev, p.load = v, nil
 		}
@@ -456,6 +544,10 @@ func (m *machine) finishBack(r *rapid.T, o *openBack, ok bool) {
 		}
 		switch m.pools[c.pool].Role {
 		case Full:
+			parent := c.key[:len(c.key)-4*m.tree.pt]
+			if q := m.pages[parent]; m.tree.cfg.HostPrefixClosed && q != nil && q.host == ids.NoHostPage {
+				r.Fatal("a host copy below a page that has none")
+			}
 			p.host = c.h
 		case SWA:
 			p.winH[c.pool] = c.h
@@ -480,6 +572,12 @@ func (m *machine) load(r *rapid.T) {
 	}
 	l := &modelLoad{ns: p.ns, toks: p.tokens, from: len(got.Resident), to: got.Usable}
 	l.pages = m.f.pages(m.tree.full, len(got.LoadFull))
+	l.fullFrom = slices.Clone(got.LoadFull)
+	for k := range m.pools {
+		for _, w := range got.LoadWindows[k] {
+			l.windowFrom[k] = append(l.windowFrom[k], w.Host)
+		}
+	}
 	var states []ids.VirtualPage
 	for k, c := range m.pools {
 		v := none
@@ -656,7 +754,7 @@ func (m *machine) prefetch(r *rapid.T) {
 
 func (m *machine) store(r *rapid.T) {
 	if len(m.stores) > 0 && rapid.Bool().Draw(r, "stored") {
-		m.must(r, m.tree.FinishStore(m.stores[0], rapid.IntRange(0, 3).Draw(r, "n")))
+		m.must(r, m.tree.FinishStore(m.stores[0].id, rapid.IntRange(0, 3).Draw(r, "n")))
 		m.stores = m.stores[1:]
 		return
 	}
@@ -674,7 +772,8 @@ func (m *machine) store(r *rapid.T) {
 				r.Fatalf("store of position %d: another page", at)
 			}
 		}
-		m.stores = append(m.stores, s.ID)
+		o := &openStore{id: s.ID, from: s.Full}
+		m.stores = append(m.stores, o)
 	}
 }
 
@@ -706,15 +805,20 @@ func (m *machine) clear(r *rapid.T) {
 
 // end ends everything that is open; then nothing may be left anywhere.
 func (m *machine) end(r *rapid.T) {
-	for _, l := range m.loads {
+	for len(m.loads) > 0 {
+		l := m.loads[0]
+		m.loads = m.loads[1:]
 		m.finishLoad(r, l, true)
 	}
-	for _, o := range m.backs {
+	for len(m.backs) > 0 {
+		o := m.backs[0]
+		m.backs = m.backs[1:]
 		m.finishBack(r, o, true)
 	}
 	for _, s := range m.stores {
-		m.must(r, m.tree.FinishStore(s, 1))
+		m.must(r, m.tree.FinishStore(s.id, 1))
 	}
+	m.stores = nil
 	for _, p := range m.pins {
 		m.tree.Release(p.pin)
 	}

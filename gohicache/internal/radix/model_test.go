@@ -3,6 +3,8 @@ package radix
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/hicache/hicache/ffi/ids"
 )
@@ -49,19 +51,71 @@ type modelLoad struct {
 	to    int
 	from  int
 	pages []ids.VirtualPage
-	lost  bool // a page was taken away from it
+	// What it reads.
+	fullFrom   []ids.HostPage
+	windowFrom [4][]ids.HostPage
+}
+
+type openBack struct {
+	b    BackUp
+	keys [][]string // by list: prefixes of Full, then of each pool's windows and states
+}
+
+type openStore struct {
+	id   StoreID
+	from []ids.HostPage
+}
+
+// busy says which transfer reads or writes a device page or state of a pool.
+func (m *model) busy(pool int, v ids.VirtualPage) string {
+	for _, o := range m.backs {
+		if pool == m.f.tree.full && slices.Contains(o.b.Full, v) || slices.Contains(o.b.Windows[pool], v) || slices.Contains(o.b.States[pool], v) {
+			return "back-up"
+		}
+		for p := range m.pools { // a window goes with its full page
+			if pool == m.f.tree.full && slices.Contains(o.b.Windows[p], v) {
+				return "back-up of a window"
+			}
+		}
+	}
+	for _, l := range m.loads {
+		if pool == m.f.tree.full && slices.Contains(l.pages, v) {
+			return "load"
+		}
+	}
+	if e := m.eng[v]; m.pools[pool].Role == SWA && e != nil && e.winBy[pool] != nil {
+		return "load of a window"
+	}
+	return ""
+}
+
+// busyHost is busy for host pages.
+func (m *model) busyHost(pool int, h ids.HostPage) string {
+	for _, l := range m.loads {
+		if pool == m.f.tree.full && slices.Contains(l.fullFrom, h) || slices.Contains(l.windowFrom[pool], h) {
+			return "load"
+		}
+	}
+	for _, s := range m.stores {
+		if pool == m.f.tree.full && slices.Contains(s.from, h) {
+			return "store"
+		}
+	}
+	return ""
 }
 
 type model struct {
-	f     *fixture
-	pools []PoolConfig
-	pages map[string]*modelPage
-	eng   map[ids.VirtualPage]*enginePage
-	hostP []map[ids.HostPage]string // by pool: whose bytes
-	stP   []map[ids.VirtualPage]string
-	pins  []*modelPin
-	loads []*modelLoad
-	clock uint64
+	f      *fixture
+	pools  []PoolConfig
+	pages  map[string]*modelPage
+	eng    map[ids.VirtualPage]*enginePage
+	hostP  []map[ids.HostPage]string // by pool: whose bytes
+	stP    []map[ids.VirtualPage]string
+	pins   []*modelPin
+	loads  []*modelLoad
+	backs  []*openBack
+	stores []*openStore
+	clock  uint64
 }
 
 func newModel(f *fixture) *model {
@@ -80,6 +134,21 @@ func (m *model) key(ns Namespace, tokens []uint32, n int) string {
 		b = binary.LittleEndian.AppendUint32(b, t)
 	}
 	return string(b)
+}
+
+// hash is the hash of the last page of a prefix.
+func (m *model) hash(prefix string) Hash {
+	i := strings.LastIndexByte(prefix[:strings.IndexByte(prefix, '|')+1], '|')
+	ns := Namespace{}
+	if prefix[:i] != fmt.Sprint(ns) {
+		ns = Namespace{LoRA: Some("a")}
+	}
+	var tokens []uint32
+	for b := []byte(prefix[i+1:]); len(b) > 0; b = b[4:] {
+		tokens = append(tokens, binary.LittleEndian.Uint32(b))
+	}
+	all := HashPages(NamespaceSeed(ns), tokens, m.f.tree.pt, nil)
+	return all[len(all)-1]
 }
 
 func (m *model) at(ns Namespace, tokens []uint32, n int) *modelPage {
@@ -227,6 +296,9 @@ func (m *model) gone(f *Freed, evicting bool) error {
 	full := m.f.tree.full
 	for p, list := range f.Device {
 		for _, v := range list {
+			if why := m.busy(p, v); why != "" && evicting {
+				return fmt.Errorf("pool %d: page %d evicted under a %s", p, v, why)
+			}
 			switch m.pools[p].Role {
 			case Full:
 				e := m.eng[v]
@@ -267,6 +339,9 @@ func (m *model) gone(f *Freed, evicting bool) error {
 			k, ok := m.hostP[p][h]
 			if !ok {
 				return fmt.Errorf("pool %d: host page %d freed twice", p, h)
+			}
+			if why := m.busyHost(p, h); why != "" && evicting {
+				return fmt.Errorf("pool %d: host page %d evicted under a %s", p, h, why)
 			}
 			delete(m.hostP[p], h)
 			r := m.pages[k]

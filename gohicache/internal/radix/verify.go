@@ -2,6 +2,7 @@ package radix
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/hicache/hicache/ffi/ids"
 )
@@ -87,12 +88,36 @@ func (c *checker) walk(n *node) {
 			}
 		}
 		c.nodes++
+		c.hashes(n, k)
 		c.columns(k, false)
 		c.pins(k)
 		c.walk(k)
 	}
 	if kids != n.kids || devKids != n.devKids || hostKids != n.hostKids {
 		c.failf(n, "counts %d/%d/%d children on any tier/device/host, has %d/%d/%d", n.kids, n.devKids, n.hostKids, kids, devKids, hostKids)
+	}
+}
+
+// hashes checks the hash chain of k below n, as far as there is one.
+func (c *checker) hashes(n, k *node) {
+	t := c.t
+	if k.hashes == nil {
+		if t.cfg.Hashes {
+			c.failf(k, "has no hashes")
+		}
+		return
+	}
+	var prior *Hash
+	if n.root() {
+		prior = NamespaceSeed(*n.space)
+	} else if n.hashes != nil {
+		prior = &n.hashes[n.pages-1]
+	} else {
+		c.failf(k, "has hashes, its parent has none")
+		return
+	}
+	if want := HashPages(prior, t.tokens(k), t.pt, nil); !slices.Equal(k.hashes, want) {
+		c.failf(k, "has a broken hash chain")
 	}
 }
 
