@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -88,6 +89,7 @@ type cacheMachine struct {
 	history  [][]uint32 // Tokens of earlier requests: prefixes to share.
 	holding  bool
 	requests uint64
+	clears   map[string]int // By namespace.
 }
 
 // A request is a lease between load and release.
@@ -95,15 +97,19 @@ type request struct {
 	space  string
 	tokens []uint32
 	lease  *hicache.Lease
-	epoch  uint64 // Of the namespace when it began.
+	number uint64              // No two requests have the same.
+	reused map[pageSlot]uint64 // What the cache supplied.
+	clears int                 // Of the namespace before it began.
 }
+
+type pageSlot struct{ pool, end int }
 
 func openCacheMachine(t *rapid.T, o *hicache.Options) *cacheMachine {
 	cache, err := hicache.Open(context.Background(), o)
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
-	return &cacheMachine{t: t, cache: cache, options: o, model: newCacheModel(o.Storage != nil), holding: o.Faults.Hold}
+	return &cacheMachine{t: t, cache: cache, options: o, model: newCacheModel(o.Storage != nil), holding: o.Faults.Hold, clears: map[string]int{}}
 }
 
 func (m *cacheMachine) must(err error) {
@@ -114,6 +120,9 @@ func (m *cacheMachine) must(err error) {
 }
 
 func (m *cacheMachine) close() {
+	if m.t.Failed() {
+		return // What is held now is no leak.
+	}
 	for _, r := range m.open {
 		r.lease.Release()
 	}
@@ -164,17 +173,23 @@ func (m *cacheMachine) request() {
 	defer match.Release()
 	m.must(match.Err())
 	m.checkHit(space, tokens, match.Tokens(), false)
-	lease, err := m.cache.Load(context.Background(), match, hicache.LoadOptions{})
-	if errors.Is(err, hicache.ErrNoCapacity) {
-		if len(m.open) == 0 && !m.holding {
-			m.t.Fatalf("a request of %d tokens found no room, with nothing open: %v", len(tokens), err)
+	lease, err := m.load(match)
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, hicache.ErrNoCapacity) && len(m.open) == 0 {
+		// Back-ups and stores in flight hold pages. When they have ended, nothing stands in the way of one request.
+		m.settle()
+		if lease, err = m.cache.Load(context.Background(), match, hicache.LoadOptions{}); err != nil {
+			if len(m.open) == 0 || !errors.Is(err, hicache.ErrNoCapacity) {
+				m.t.Fatalf("a request of %d tokens, with %d others open and no copy in flight: %v", len(tokens), len(m.open), err)
+			}
 		}
+	}
+	if errors.Is(err, hicache.ErrNoCapacity) {
 		return
 	}
 	m.must(err)
 	m.history = append(m.history, tokens)
 	m.requests++
-	r := &request{space: space, tokens: tokens, lease: lease, epoch: m.requests}
+	r := &request{space: space, tokens: tokens, lease: lease, number: m.requests, reused: map[pageSlot]uint64{}, clears: m.clears[space]}
 	if m.holding {
 		m.must(m.cache.HoldTransfers(false, 0))
 		m.driveAll()
@@ -251,19 +266,22 @@ func (m *cacheMachine) readReused(r *request) {
 	}
 }
 
-// readPage: what the page that ends a prefix holds must be what somebody published under that prefix.
+// readPage: what the page that ends a prefix holds must be what somebody published under that prefix, and must not change while the lease lives.
 func (m *cacheMachine) readPage(r *request, pool int, id ids.KernelID, end int) {
 	m.t.Helper()
 	content, whole := readContent(m.cache.PageBytes(pool, id))
-	if !whole || !m.model.published(pool, r.space, r.tokens[:end])[content] {
-		m.t.Fatalf("pool %d, prefix of %d tokens in %q: the page at %d holds %#x (whole: %v), published were %v", pool, end, r.space,
-			m.cache.PhysicalPage(pool, id), content, whole, m.model.published(pool, r.space, r.tokens[:end]))
+	before, again := r.reused[pageSlot{pool, end}]
+	valid := again && content == before || !again && m.model.published(pool, r.space, r.tokens[:end])[content]
+	if !whole || !valid {
+		m.t.Fatalf("pool %d, prefix of %d tokens in %q: the page at %d holds %#x (whole: %v); before %#x (%v), published were %v", pool, end, r.space,
+			m.cache.PhysicalPage(pool, id), content, whole, before, again, m.model.published(pool, r.space, r.tokens[:end]))
 	}
+	r.reused[pageSlot{pool, end}] = content
 }
 
 // content is what a request writes for a page: no two requests write the same.
 func (r *request) content(pool, end int) uint64 {
-	return (r.epoch<<16 | uint64(pool)<<12 | uint64(end)) * 0xd1342543de82ef95
+	return (r.number<<16 | uint64(pool)<<12 | uint64(end)) * 0xd1342543de82ef95
 }
 
 func (m *cacheMachine) writeNew(r *request) {
@@ -304,15 +322,19 @@ func (m *cacheMachine) finish() {
 	}
 	m.readReused(r)
 	m.model.publish(m.options, r)
-	if rapid.Bool().Draw(m.t, "in chunks") {
-		half := max(r.lease.Prefix(), len(r.tokens)/2)
-		if m.options.Pools[len(m.options.Pools)-1].Role != hicache.State {
-			m.must(m.cache.Insert(r.lease, r.tokens[:half]))
-		}
+	defer r.lease.Release()
+	defer r.lease.Release()
+	until := []int{len(r.tokens)}
+	if rapid.Bool().Draw(m.t, "in chunks") && m.options.Pools[len(m.options.Pools)-1].Role != hicache.State {
+		until = []int{max(r.lease.Prefix(), len(r.tokens)/2), len(r.tokens)}
 	}
-	m.must(m.cache.Insert(r.lease, r.tokens))
-	r.lease.Release()
-	r.lease.Release()
+	for _, n := range until {
+		err := m.cache.Insert(r.lease, r.tokens[:n])
+		if errors.Is(err, hicache.ErrTransfer) && m.clears[r.space] != r.clears {
+			return // What its prefix stood on was forgotten.
+		}
+		m.must(err)
+	}
 }
 
 func (m *cacheMachine) abandon() {
@@ -343,6 +365,28 @@ func (m *cacheMachine) driveAll() {
 	m.must(err)
 }
 
+// load gives up soon if copies are held: what it waits for would never come.
+func (m *cacheMachine) load(match *hicache.Match) (*hicache.Lease, error) {
+	ctx := context.Background()
+	if m.holding {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+	}
+	return m.cache.Load(ctx, match, hicache.LoadOptions{})
+}
+
+// settle lets every copy and store end.
+func (m *cacheMachine) settle() {
+	m.must(m.cache.HoldTransfers(false, 0))
+	m.driveAll()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	m.must(m.cache.Flush(ctx))
+	m.driveAll()
+	m.must(m.cache.HoldTransfers(m.holding, 0))
+}
+
 func (m *cacheMachine) hold() {
 	m.holding = rapid.Bool().Draw(m.t, "on")
 	m.must(m.cache.HoldTransfers(m.holding, 0))
@@ -363,14 +407,19 @@ func (m *cacheMachine) compact() {
 func (m *cacheMachine) clear() {
 	m.must(m.cache.Clear())
 	for space := range spaces {
-		m.model.forget(space)
+		m.forget(space)
 	}
 }
 
 func (m *cacheMachine) dropNamespace() {
 	space := rapid.SampledFrom([]string{"a", "lora b"}).Draw(m.t, "namespace")
 	m.must(m.cache.DropNamespace(spaces[space]))
+	m.forget(space)
+}
+
+func (m *cacheMachine) forget(space string) {
 	m.model.forget(space)
+	m.clears[space]++
 }
 
 func (m *cacheMachine) checkAll() {

@@ -51,22 +51,27 @@ func (m *cacheModel) longest(space string, tokens []uint32) int {
 	return end
 }
 
-// publish records what a request's new pages hold.
+// publish records what a request's pages hold: those it computed, and those it reused, which stay published if they were forgotten meanwhile.
 func (m *cacheModel) publish(o *hicache.Options, r *request) {
+	boundary := len(r.tokens) / cachePageTokens * cachePageTokens
+	for slot, content := range r.reused {
+		m.add(slot.pool, r.space, r.tokens[:slot.end], content)
+	}
 	for pool := range o.Pools {
-		boundary := len(r.tokens) / cachePageTokens * cachePageTokens
-		for end := cachePageTokens; end <= boundary; end += cachePageTokens {
-			isState := o.Pools[pool].Role == hicache.State
-			if end <= r.lease.Prefix() || isState && end != boundary {
-				continue
+		for end := r.lease.Prefix() + cachePageTokens; end <= boundary; end += cachePageTokens {
+			if o.Pools[pool].Role != hicache.State || end == boundary {
+				m.add(pool, r.space, r.tokens[:end], r.content(pool, end))
 			}
-			name := prefixName(pool, r.space, r.tokens[:end])
-			if m.contents[name] == nil {
-				m.contents[name] = map[uint64]bool{}
-			}
-			m.contents[name][r.content(pool, end)] = true
 		}
 	}
+}
+
+func (m *cacheModel) add(pool int, space string, tokens []uint32, content uint64) {
+	name := prefixName(pool, space, tokens)
+	if m.contents[name] == nil {
+		m.contents[name] = map[uint64]bool{}
+	}
+	m.contents[name][content] = true
 }
 
 // forget drops a namespace, unless storage remembers.

@@ -84,6 +84,9 @@ func (m *machine) must(err error) {
 
 // close gives everything back first: a leak of ours is not the engine's.
 func (m *machine) close() {
+	if m.t.Failed() {
+		return
+	}
 	for _, id := range sortedIDs(m.model.reservations) {
 		_ = m.engine.Cancel(ffi.Reservation(id))
 	}

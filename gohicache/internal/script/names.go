@@ -26,7 +26,8 @@ type binding struct {
 	kind   kind
 	pages  map[uint32][]uint32
 	id     uint64
-	tokens uint32 // Sequences only.
+	tokens uint32   // Sequences only.
+	copies []uint32 // Tickets only: pools with copies.
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)

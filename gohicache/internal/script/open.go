@@ -16,6 +16,7 @@ type poolState struct {
 	device     ffi.PoolInfo
 	host       ffi.PoolInfo // Zero without a host tier.
 	static     bool
+	layers     []uint32
 }
 
 var (
@@ -106,7 +107,7 @@ func (in *Interpreter) readPools(b *Block, pageTokens uint32, o *ffi.Options) ([
 			return nil, fmt.Errorf("line %d: %w", b.InputLine+i, err)
 		}
 		o.Pools = append(o.Pools, options)
-		pools = append(pools, poolState{name: name, role: role, pageTokens: tokens, static: static})
+		pools = append(pools, poolState{name: name, role: role, pageTokens: tokens, static: static, layers: options.LayerIDs})
 	}
 	if len(pools) == 0 {
 		return nil, errors.New("open needs one indented line a pool")

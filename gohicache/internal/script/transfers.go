@@ -3,6 +3,7 @@ package script
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
@@ -45,9 +46,11 @@ func (in *Interpreter) backUp(c *call) error {
 }
 
 func (in *Interpreter) queued(c *call, name string, id ffi.Ticket, t *ffi.Transfer) error {
+	b := &binding{kind: ticket, id: uint64(id)}
 	var bytes uint64
 	for _, cp := range t.Copies {
 		bytes += in.pools[cp.Pool].device.PageBytes
+		b.copies = append(b.copies, cp.Pool)
 	}
 	if id == 0 {
 		c.out.line("%s: nothing to copy", name)
@@ -55,7 +58,7 @@ func (in *Interpreter) queued(c *call, name string, id ffi.Ticket, t *ffi.Transf
 		c.out.line("%s: %s (%d B)", name, count(uint64(len(t.Copies)), "page"), bytes)
 	}
 	in.tickets[uint64(id)] = name
-	return in.bindName(name, &binding{kind: ticket, id: uint64(id)})
+	return in.bindName(name, b)
 }
 
 // transfer reads the options and input lines that loads and back-ups share; side is the key of the host pages.
@@ -242,7 +245,8 @@ func (in *Interpreter) showTicket(c *call) error {
 	return nil
 }
 
-// waitLayer runs queued copies until one layer of a ticket has arrived.
+// waitLayer waits for one layer of a ticket. Held copies would make that wait last for ever, so they run, a layer group at a time, as far as the
+// layer needs them.
 func (in *Interpreter) waitLayer(c *call) error {
 	name := c.word("a ticket")
 	text := c.word("a global layer id")
@@ -257,5 +261,26 @@ func (in *Interpreter) waitLayer(c *call) error {
 	if err != nil {
 		return err
 	}
+	for in.serves(b, layer[0]) {
+		done, arrived, err := in.engine.TicketStatus(ffi.Ticket(b.id))
+		if err != nil {
+			return err
+		}
+		if done || arrived > layer[0] {
+			break
+		}
+		ran, err := in.engine.FaultRun(1, true)
+		if err != nil {
+			return err
+		}
+		if ran == 0 {
+			return fmt.Errorf("layer %d of %s has not arrived and nothing is queued", layer[0], name)
+		}
+	}
 	return in.engine.LayerWait(ffi.Ticket(b.id), layer[0], 0)
+}
+
+// serves reports whether a pool with copies in the ticket has the layer.
+func (in *Interpreter) serves(b *binding, layer uint32) bool {
+	return slices.ContainsFunc(b.copies, func(pool uint32) bool { return slices.Contains(in.pools[pool].layers, layer) })
 }
