@@ -179,7 +179,7 @@ func (c *Core) tryLoad(a *answer, m *Match, request *LoadRequest) (*hold, error)
 		return nil, err
 	}
 	h := c.newHold(&a.m, m, request, d)
-	if err := c.takeAndLoad(&a.m, h, d); err != nil {
+	if err := c.takeAndLoad(&a.m, a.path, h, d); err != nil {
 		return nil, err
 	}
 	h.path = a.path.retain()
@@ -290,7 +290,7 @@ func (c *Core) newHold(r *radix.Match, m *Match, request *LoadRequest, d *demand
 }
 
 // takeAndLoad reserves, binds and queues; on failure nothing is taken.
-func (c *Core) takeAndLoad(r *radix.Match, h *hold, d *demand) error {
+func (c *Core) takeAndLoad(r *radix.Match, path *pin, h *hold, d *demand) error {
 	if len(d.takes) == 0 {
 		return nil
 	}
@@ -323,6 +323,7 @@ func (c *Core) takeAndLoad(r *radix.Match, h *hold, d *demand) error {
 		return fail(KindInternal, "the tree refused a load: %v", err)
 	}
 	h.waits = append(h.waits, op)
+	c.tree.ReleaseHost(path.id) // the load has its own; the host copies may go once it has ended
 	return nil
 }
 

@@ -228,3 +228,21 @@ func (t *Tree) ReleaseWindows(p Pin) {
 		}
 	}
 }
+
+// ReleaseHost ends the host part of a pin early: once its load has begun, which has pins of its own, a match needs only the device.
+func (t *Tree) ReleaseHost(p Pin) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pinMu.Lock()
+	r := t.lookup(p)
+	t.pinMu.Unlock()
+	if r == nil || r.node == nil {
+		return
+	}
+	for pool := range t.cfg.Pools {
+		if r.host[pool] != noPin {
+			t.unpinUp(r.node, pool, r.host[pool], true)
+			r.host[pool] = noPin
+		}
+	}
+}

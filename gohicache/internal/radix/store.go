@@ -54,8 +54,7 @@ func (t *Tree) BeginStore(p Pin, s *Store) bool {
 		r.at = append(r.at, int32(at))
 	}
 	var spec pinSpec
-	spec.reset(len(t.cfg.Pools))
-	spec.dev[t.full] = 0
+	spec.reset(len(t.cfg.Pools)) // nothing on the device: a slow store must not keep pages from being demoted
 	spec.host[t.full] = int32(s.At[0])
 	for _, w := range t.swa {
 		spec.host[w.pool] = int32(s.At[0])
