@@ -1,7 +1,6 @@
 #include "abi_guard.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <string_view>
 
 namespace hicache {
@@ -92,13 +91,12 @@ Status report(const char *operation, Status status, const ErrorDetail &detail, h
   full.have_bytes = detail.have_bytes;
   full.pending_bytes = detail.pending_bytes;
   full.ticket = detail.ticket;
-  std::snprintf(full.message, sizeof full.message, "%s: %s", operation, detail.message[0] != 0 ? detail.message : status_name(status));
-  // snprintf cuts at bytes; a UTF-8 sequence that was cut is left out whole.
-  const std::string_view text(full.message);
-  if (text.size() + 1 == sizeof full.message) {
-    size_t end = text.size();
-    while (end > 0 && (static_cast<unsigned char>(text[end - 1]) & 0xc0) == 0x80) end--;
-    if (end > 0 && (static_cast<unsigned char>(text[end - 1]) & 0xc0) == 0xc0) full.message[end - 1] = 0;
+  const std::string_view sentence = detail.message[0] != 0 ? detail.message : status_name(status);
+  size_t end = 0;
+  for (const std::string_view part : {std::string_view(operation), std::string_view(": "), sentence}) {
+    const size_t room = sizeof full.message - 1 - end;
+    std::memcpy(full.message + end, part.data(), std::min(part.size(), room));
+    end += std::min(part.size(), room);
   }
   std::memcpy(error, &full, std::min<size_t>(size, sizeof full));
   if (size < sizeof full && size > offsetof(hicache_error_t, message)) reinterpret_cast<char *>(error)[size - 1] = 0;

@@ -97,6 +97,7 @@ bool FaultBackend::step(uint32_t index, bool whole) {
       return true;
     }
     inner_->progress_words().store(job.slot, job.group.first_layer);
+    changed_.notify_all();
   } while (whole);
   return false;
 }

@@ -374,7 +374,8 @@ Status Engine::completion_wait(uint64_t timeout_ns, hicache_completion_t *comple
   for (;;) {
     const uint64_t looks = ring.look_count();
     // With fault injection transfers run here, one at a time, so that the caller sees each end before the next begins.
-    if (ring.empty()) backend_->run_inside(1, false, false);
+    while (ring.empty() && backend_->run_inside(1, false, false) > 0) {
+    }
     if (!ring.empty()) {
       std::lock_guard lock(mutex);
       *count_out = transfers_->read(completions_out, capacity);
