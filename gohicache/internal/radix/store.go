@@ -54,7 +54,13 @@ func (t *Tree) BeginStore(p Pin, s *Store) bool {
 		r.at = append(r.at, int32(at))
 	}
 	var spec pinSpec
-	spec.reset(len(t.cfg.Pools)) // nothing on the device: a slow store must not keep pages from being demoted
+	spec.reset(len(t.cfg.Pools))
+	if t.hostPC.Load() {
+		n = holder(t.path, int32(s.At[len(s.At)-1])) // every page up to here is on the host, so no eviction from the device can end the node
+		r.bottom = n
+	} else {
+		spec.dev[t.full] = 0
+	}
 	spec.host[t.full] = int32(s.At[0])
 	for _, w := range t.swa {
 		spec.host[w.pool] = int32(s.At[0])
