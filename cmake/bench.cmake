@@ -1,0 +1,10 @@
+# engine_bench: figures of the engine through the C ABI, without Go. Off by default; `make bench` turns it on.
+option(HICACHE_BENCH "Build engine_bench" OFF)
+if(HICACHE_BENCH)
+  file(GLOB HICACHE_BENCH_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/csrc/bench/*.cpp)
+  add_executable(engine_bench ${HICACHE_BENCH_SOURCES})
+  target_include_directories(engine_bench SYSTEM PRIVATE ${CMAKE_SOURCE_DIR}/include)
+  target_compile_options(engine_bench PRIVATE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)
+  target_link_libraries(engine_bench PRIVATE hicache Threads::Threads)
+  set_target_properties(engine_bench PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} BUILD_RPATH "\$ORIGIN")
+endif()
