@@ -71,6 +71,30 @@ func (s *Sequence) Finish() error {
 // Abort ends the sequence without publishing anything more; what it published before stays. A second end does nothing.
 func (s *Sequence) Abort() { s.c.core.Abort(s.s) }
 
+// Fork makes a second sequence that continues the same tokens (n > 1 sampling). Whole pages are shared; the partial tail page is shared until
+// one of the two writes on and gets a copy of it. All tokens that there are pages for must be named, and their KV written by enqueued
+// kernels. ErrUnsupported with State pools.
+func (s *Sequence) Fork() (*Sequence, error) {
+	child, err := s.c.core.Fork(s.s)
+	if err != nil {
+		return nil, s.c.publicError("fork", err)
+	}
+	return &Sequence{c: s.c, s: child}, nil
+}
+
+// Suspend gives a sequence's pages up for others (retraction): whole pages are published and, with a host tier, copied there first, also
+// under write_back. It waits for that copy, or ctx; a Suspend that ctx ends leaves the sequence as it was.
+func (s *Sequence) Suspend(ctx context.Context) error {
+	return s.c.publicErrorOrNil("suspend", s.c.core.Suspend(ctx, s.s))
+}
+
+// Resume makes a suspended sequence resident again, in other pages. Afterwards Prefix says how many of its tokens need not be computed
+// again: those of the partial tail page always do. Errors as for Load; the sequence stays suspended then.
+func (s *Sequence) Resume(ctx context.Context, o SequenceOptions) error {
+	return s.c.publicErrorOrNil("resume", s.c.core.Resume(ctx, s.s, lifecycle.LoadRequest{Stream: uint64(o.Stream), Wait: o.Wait,
+		NoStorage: o.NoStorage, WindowTailOnly: o.WindowTailOnly}))
+}
+
 // Growth asks for room for NewTokens more tokens of a sequence; 0 leaves it as it is.
 type Growth struct {
 	Sequence  *Sequence

@@ -162,3 +162,168 @@ func TestExtendAllOrNone(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 }
+
+// TestFork samples several continuations of one prompt: the prompt's pages are shared, each continuation has its own, and the tail page
+// is copied once somebody writes on.
+func TestFork(t *testing.T) {
+	for name, pools := range geometries() {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools})
+			const n = 22 // two tokens in the tail page
+			shared := prompt(1, n)
+			root, err := s.c.Begin(ctx, shared, hicache.SequenceOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			step, err := s.c.Step(ctx, 0, []hicache.Growth{{Sequence: root}}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.write("", shared, s.stepTables(step, 0), 0, n/pageTokens)
+			tail := s.stepTables(step, 0)
+			for p := range s.c.Pools() { // the rows of the two tokens that are there
+				copy(s.c.PageBytes(p, tail(p)[n/pageTokens]), "the tail page")
+			}
+			step.Close()
+			batch := []*decoder{{seq: root, tokens: append(shared[:n:n], prompt(50, 40)...)}}
+			for i := range 3 {
+				child, err := batch[i].seq.Fork()
+				if err != nil {
+					t.Fatal(err)
+				}
+				batch = append(batch, &decoder{seq: child, tokens: append(shared[:n:n], prompt(51+i, 40)...)})
+			}
+			before, _ := s.c.PoolStats(hicache.TierDevice, 0)
+			if before.Live != 6 {
+				t.Fatalf("%d pages for four sequences of one prompt, want 6", before.Live)
+			}
+			for round := range 13 {
+				growth := make([]hicache.Growth, len(batch))
+				for i, d := range batch {
+					growth[i] = hicache.Growth{Sequence: d.seq, NewTokens: 1}
+				}
+				step, err := s.c.Step(ctx, 0, growth, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, d := range batch {
+					table := s.stepTables(step, i)
+					if round == 0 {
+						for p := range s.c.Pools() {
+							if got := s.c.PageBytes(p, table(p)[n/pageTokens])[:13]; string(got) != "the tail page" && pools[p].Layout == hicache.LayerMajor {
+								t.Fatalf("sequence %d, pool %d: the tail page holds %q", i, p, got)
+							}
+						}
+					}
+					whole := d.seq.Len() / pageTokens
+					s.check("shared pages", "", d.tokens, table, 3, 5)
+					s.write("", d.tokens, table, 5, whole)
+					d.done = whole
+				}
+				step.Close()
+				for _, d := range batch {
+					if err := d.seq.Append(d.tokens[d.seq.Len()-1]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if round == 6 {
+					batch[1].seq.Abort()
+					batch = append(batch[:1], batch[2:]...)
+				}
+			}
+			for _, d := range batch {
+				if err := d.seq.Finish(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, d := range batch {
+				s.run(d.tokens[:n+13])
+			}
+		})
+	}
+}
+
+// TestForkAndAbort: whoever ends last frees what is shared, in any order.
+func TestForkAndAbort(t *testing.T) {
+	for order := range 6 {
+		s := open(t, hicache.Options{DeviceBytes: 64 * kib, Pools: windowPools()})
+		a, err := s.c.Begin(ctx, prompt(1, 22), hicache.SequenceOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := a.Fork()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := b.Fork()
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := []*hicache.Sequence{a, b, c}
+		list[order%3].Abort()
+		list = append(list[:order%3:order%3], list[order%3+1:]...)
+		if order%2 == 0 {
+			if err := s.c.Extend(ctx, []hicache.Growth{{Sequence: list[0], NewTokens: 5}}, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list[order/3].Abort()
+		list[1-order/3].Abort()
+		s.quiet()
+	}
+}
+
+// TestSuspend is G57: a retracted sequence comes back in other pages with the same content, and what others share of it is untouched.
+func TestSuspend(t *testing.T) {
+	for _, policy := range []hicache.WritePolicy{hicache.WriteThrough, hicache.WriteBack} {
+		for name, pools := range geometries() {
+			t.Run(name+"/"+policy.String(), func(t *testing.T) {
+				s := open(t, hicache.Options{DeviceBytes: 24 * kib, HostBytes: 512 * kib, Pools: pools, WritePolicy: policy})
+				a := prompt(1, 42)
+				s.run(a[:17])
+				seq, err := s.c.Begin(ctx, a, hicache.SequenceOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				step, err := s.c.Step(ctx, 0, []hicache.Growth{{Sequence: seq}}, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.write("", a, s.stepTables(step, 0), seq.Prefix()/pageTokens, 10)
+				step.Close()
+				if err := seq.Suspend(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if err := seq.Suspend(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if err := seq.Append(1); !errors.Is(err, hicache.ErrStale) {
+					t.Fatalf("append to a suspended sequence: %v", err)
+				}
+				s.quiet()
+				for i := range 20 {
+					s.run(prompt(100+i, 60)) // reuses the rows
+				}
+				if err := seq.Resume(ctx, hicache.SequenceOptions{Wait: true}); err != nil {
+					t.Fatal(err)
+				}
+				if seq.Prefix() != 40 {
+					t.Fatalf("%d tokens came back", seq.Prefix())
+				}
+				step, err = s.c.Step(ctx, 0, []hicache.Growth{{Sequence: seq, NewTokens: 1}}, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, err := range step.Layers() {
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.check("resumed", "", a, s.stepTables(step, 0), 0, 10)
+				step.Close()
+				seq.Abort()
+				s.run(a)
+			})
+		}
+	}
+}

@@ -11,8 +11,11 @@ import (
 // Sequence is a request over many steps: a hold without a lease.
 type Sequence struct {
 	*hold
-	named []uint32 // tokens whose KV the pages hold or will hold; at most tokens of them
-	ended bool
+	named     []uint32 // tokens whose KV the pages hold or will hold; at most tokens of them
+	ended     bool
+	suspended bool       // hold is over, named is not
+	commons   []*commons // pages shared with forks
+	tail      *commons   // the tail page while it is shared
 }
 
 // Growth asks for room for more tokens of a sequence.
@@ -43,7 +46,7 @@ func (s *Sequence) VirtualPages() []ids.VirtualPage { return s.pages }
 
 // Append names generated tokens.
 func (s *Sequence) Append(tokens []uint32) error {
-	if s.ended {
+	if s.ended || s.suspended {
 		return errEnded()
 	}
 	if len(s.named)+len(tokens) > s.tokens {
@@ -60,7 +63,7 @@ func (c *Core) Publish(s *Sequence, computed int) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	if s.ended {
+	if s.ended || s.suspended {
 		return errEnded()
 	}
 	if computed == 0 {
@@ -69,7 +72,23 @@ func (c *Core) Publish(s *Sequence, computed int) error {
 	if computed < s.Prefix() || computed > len(s.named) {
 		return fail(KindInvalid, "%d computed tokens; the prefix has %d and %d are named", computed, s.Prefix(), len(s.named))
 	}
-	return s.publish(s.named, computed)
+	if err := s.publish(s.named, computed); err != nil {
+		return err
+	}
+	s.narrowWindows()
+	return nil
+}
+
+// narrowWindows forgets window pages that are the tree's and not pinned any more: it keeps those of the last window before what was published.
+func (s *Sequence) narrowWindows() {
+	for _, p := range s.c.windows {
+		low := s.windowFrom[p]
+		if low <= s.windowEnd[p] {
+			low = s.windowLow[p] // the prefix's window and what follows are one run
+		}
+		s.windowLow[p] = min(max(low, s.owned-s.c.window[p]), s.owned)
+		s.windowEnd[p], s.windowFrom[p] = s.owned, max(s.windowFrom[p], s.owned)
+	}
 }
 
 // Finish publishes all named tokens and ends the sequence, also when publishing fails.
@@ -88,7 +107,25 @@ func (c *Core) Abort(s *Sequence) {
 		return
 	}
 	s.ended = true
+	if s.suspended {
+		return
+	}
 	c.holds.remove(s)
+	s.leave()
+}
+
+// leave gives up all pages: own ones are freed, shared ones when the last fork leaves.
+func (s *Sequence) leave() {
+	s.c.plan.Lock()
+	for _, m := range s.commons {
+		m.drop(s.c)
+	}
+	s.commons = nil
+	if s.tail != nil {
+		s.pages = s.pages[:len(s.pages)-1]
+		s.leaveTail(true)
+	}
+	s.c.plan.Unlock()
 	s.giveUp()
 }
 
@@ -110,7 +147,7 @@ func (c *Core) checkBatch(batch []Growth) error {
 	}
 	for i, g := range batch {
 		switch {
-		case g.Sequence == nil || g.Sequence.ended:
+		case g.Sequence == nil || g.Sequence.ended || g.Sequence.suspended:
 			return errEnded()
 		case g.NewTokens < 0 || g.Sequence.tokens+g.NewTokens > maxTokens:
 			return fail(KindInvalid, "NewTokens of sequence %d is %d", i, g.NewTokens)
@@ -123,6 +160,7 @@ func (c *Core) checkBatch(batch []Growth) error {
 func (c *Core) extend(batch []Growth) error {
 	sequences := make([]ffi.Sequence, 0, len(batch))
 	pages := 0
+	writers := map[*commons]int{}
 	for _, g := range batch {
 		if g.NewTokens == 0 {
 			continue
@@ -130,9 +168,15 @@ func (c *Core) extend(batch []Growth) error {
 		s := g.Sequence
 		c.trimWindows(s)
 		more := c.pagesFor(s.tokens+g.NewTokens) - len(s.pages)
+		q := ffi.Sequence{Tokens: uint32(s.tokens), NewTokens: uint32(g.NewTokens), WindowTailTokens: ffi.NoPage}
+		if s.copiesTail(writers) {
+			q.Flags = ffi.SequenceFlagsCopyTail
+			pages++
+		}
 		pages += more
 		s.pages = slices.Grow(s.pages, more)
-		sequences = append(sequences, ffi.Sequence{Pages: s.pages, Tokens: uint32(s.tokens), NewTokens: uint32(g.NewTokens), WindowTailTokens: ffi.NoPage})
+		q.Pages = s.pages
+		sequences = append(sequences, q)
 	}
 	if len(sequences) == 0 {
 		return nil
@@ -148,6 +192,7 @@ func (c *Core) extend(batch []Growth) error {
 	i := 0
 	for _, g := range batch {
 		if g.NewTokens > 0 {
+			g.Sequence.leaveTail(sequences[i].Flags != 0)
 			g.Sequence.pages, g.Sequence.tokens = sequences[i].Pages, int(sequences[i].Tokens)
 			i++
 		}
