@@ -189,7 +189,7 @@ hicache_capacity_t Arena::State::compute_capacity(uint32_t pool_number) const {
     const Chain chain = snapshot(true);
     uint32_t position = 0;
     while (chain.pools[position].pool != pool_number) position++;
-    capacity.available_pages = chain_room(chain, position, Hull::kSpan);
+    capacity.available_pages = chain_room(chain, position, Hull::kFrontier);
     capacity.schedulable_pages =
         compaction == HICACHE_COMPACTION_OFF ? capacity.available_pages : chain_room(chain, position, Hull::kPinned);
   }

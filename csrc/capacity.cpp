@@ -11,10 +11,10 @@ uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
 PageSpan hull_of(const ChainPool &pool, Hull hull) {
   switch (hull) {
-    case Hull::kSpan:
-      // A down end keeps its frontier also when it is empty: what lies above its last whole page is nobody's as long as nothing moves.
+    case Hull::kFrontier:
       if (pool.span.empty() && pool.direction == HICACHE_DIRECTION_DOWN) return {pool.page_count, pool.page_count};
       return pool.span;
+    case Hull::kSpan: return pool.span;
     case Hull::kPinned: return pool.pinned;
     default: return PageSpan{};
   }

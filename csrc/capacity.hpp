@@ -37,7 +37,9 @@ struct Chain {
 };
 
 // Which pages stay where they are: all (a take without moves), those that are pinned (with moves), none (if nothing were pinned).
-enum class Hull { kSpan, kPinned, kNone };
+// kFrontier is kSpan as pools see it singly: an empty down end, too, begins at its last whole page, and what lies above is nobody's. It is
+// what "available now" counts; takes go by the others.
+enum class Hull { kFrontier, kSpan, kPinned, kNone };
 
 // Pages wanted on top of those used, by position in the chain.
 struct ChainDemand {

@@ -195,6 +195,23 @@ public:
     return true;
   }
 
+  // The chain on one line a pool, for a failing random test: a letter a page.
+  void print() {
+    static const char kLetters[] = {'.', 's', 'L', 'o', 'R', 'Q'};
+    for (uint32_t i = 0; i < arena->state().chain_count; i++) {
+      const Pool &pool = arena->state().pools[arena->state().chain_pools[i]];
+      std::vector<uint8_t> states(pool.page_count);
+      arena->map(pool.index, 0, pool.page_count, states.data(), &error);
+      std::string line;
+      for (const uint8_t state : states) {
+        const char letter = kLetters[state & 0x7f];
+        line += (state & HICACHE_PAGE_PINNED) != 0 && letter == 'L' ? 'P' : letter;
+      }
+      std::printf("pool %u dir %u pb %3llu [%3u,%3u) %s\n", pool.index, pool.direction, static_cast<unsigned long long>(pool.page_bytes), pool.low, pool.high, line.c_str());
+    }
+    std::printf("total %llu sink %llu\n", static_cast<unsigned long long>(arena->bytes()), static_cast<unsigned long long>(arena->state().sink_bytes));
+  }
+
   // Every table, for "nothing has changed".
   std::vector<uint32_t> tables() {
     std::vector<uint32_t> out;
