@@ -110,6 +110,7 @@ type replayOptions struct {
 	backend     string
 	verify      string
 	idlePages   int
+	settle      string
 	copyThreads int
 	json        bool
 	report      string
@@ -133,6 +134,7 @@ func replayFlags(o *replayOptions) *cli.Flags {
 	f.String(&o.writePolicy, "write-policy", "write_through|write_through_selective|write_back", "write_through", "when pages are copied to the host tier")
 	f.String(&o.eviction, "eviction", "lru|lfu|fifo|mru|filo|slru|priority|tlru", "lru", "which pages leave first")
 	f.Int(&o.idlePages, "idle-pages", "pages", 256, "compaction moves at most so many at each idle point, between two requests; 0: only when room is short")
+	f.String(&o.settle, "settle", "auto|on|off", "auto", "wait at each idle point until no copy is in flight: a run with one open request then repeats exactly, but nothing overlaps; auto: on with --concurrency 1")
 	f.Int(&o.copyThreads, "copy-threads", "threads", 1, "copy workers a direction")
 	f.Group("checks and output")
 	f.String(&o.verify, "verify", "all|sample|off", "all", "which reused pages are checked before use; sample: one in 16")
@@ -245,12 +247,15 @@ func (o *replayOptions) config(f *cli.Flags, errOut io.Writer) (*replay.Config, 
 	if err != nil {
 		return nil, fmt.Errorf("option --verify: %w", err)
 	}
+	if o.settle != "auto" && o.settle != "on" && o.settle != "off" {
+		return nil, fmt.Errorf("option --settle: %q is not auto, on or off", o.settle)
+	}
 	if o.limit < 0 || o.idlePages < 0 || o.sabotage > 1<<32-1 {
 		return nil, fmt.Errorf("option --limit or --idle-pages is negative")
 	}
 	c := &replay.Config{Seed: o.workload.Seed, Limit: o.limit, AsBlocks: o.asBlocks, Geometry: g, PageTokens: o.shape.pageTokens, Device: o.shape.device,
 		Host: o.shape.host, Backend: o.backend, WritePolicy: o.writePolicy, Eviction: o.eviction, WindowsTail: o.shape.windows == "tail",
-		Concurrency: o.shape.concurrency, Verify: verification, IdlePages: o.idlePages, Library: o.shape.library, Sabotage: uint32(o.sabotage),
+		Concurrency: o.shape.concurrency, Verify: verification, IdlePages: o.idlePages, Settle: o.settle == "on" || o.settle == "auto" && o.shape.concurrency == 1, Library: o.shape.library, Sabotage: uint32(o.sabotage),
 		CopyThreads: o.copyThreads, Record: o.report != ""}
 	if o.faultSeed == 0 && o.faultPPM != 0 || o.faultPPM < 0 || o.faultPPM > 1e6 {
 		return nil, fmt.Errorf("option --fault-ppm: %d: want 0 to 1000000, and --fault-seed with it", o.faultPPM)

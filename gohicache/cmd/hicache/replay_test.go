@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -124,6 +125,7 @@ func TestReplayRefuses(t *testing.T) {
 		{"--workload chat --storage x:0GiB", "0 bytes"},
 		{"--workload chat --storage x:5tok", "want bytes"},
 		{"--workload chat --verify most", "option --verify"},
+		{"--workload chat --settle down", "option --settle"},
 		{"--workload chat --windows some", "option --windows"},
 		{"--workload chat --fault-ppm 5", "--fault-seed"},
 		{"--trace x --prompt-max 5", "--prompt-max"},
@@ -231,5 +233,25 @@ func TestProgressText(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q lacks %q", text, want)
 		}
+	}
+}
+
+// A workload and the trace that gen writes of it are the same requests.
+func TestATraceOfAWorkloadReplaysAlike(t *testing.T) {
+	needLibrary(t)
+	path := filepath.Join(t.TempDir(), "t.jsonl.gz")
+	if exit, _, errs := run("gen", "--workload", "chat", "--limit", "120", "--prompt-max", "2048", "--out", path); exit != cli.OK {
+		t.Fatal(errs)
+	}
+	_, direct, _ := run(small("--json", "--concurrency", "1")...)
+	_, repeated, _ := run(small("--json", "--concurrency", "1")...)
+	if a, b := decode(t, direct), decode(t, repeated); a.HitTokens != b.HitTokens || a.Evictions != b.Evictions || a.Bytes != b.Bytes || a.CompactionMoves != b.CompactionMoves {
+		t.Errorf("with one open request a run must repeat: %+v and %+v", a, b)
+	}
+	exit, traced, errs := run("replay", "--json", "--concurrency", "1", "--trace", path, "--geometry", "gemma-3-27b", "--scale", "256", "--device", fmt.Sprint(decode(t, direct).Config.DeviceBytes),
+		"--host", fmt.Sprint(decode(t, direct).Config.HostBytes))
+	a, b := decode(t, direct), decode(t, traced)
+	if exit != cli.OK || a.HitTokens != b.HitTokens || a.PromptTokens != b.PromptTokens || a.OutputTokens != b.OutputTokens || a.HitRateBlocks != b.HitRateBlocks || a.HitTokens.Device == 0 {
+		t.Errorf("exit %d, %s: %+v and %+v", exit, errs, a.HitTokens, b.HitTokens)
 	}
 }

@@ -56,7 +56,8 @@ type Config struct {
 
 	Concurrency int
 	Verify      Verification
-	IdlePages   int // moved at most at each idle point
+	IdlePages   int  // moved at most at each idle point
+	Settle      bool // wait at each idle point until no copy is in flight, so that a run with one open request repeats exactly
 
 	PromptTokensMax int    // longest prompt to expect, 0 unknown
 	Library         string // path of libhicache, "" to search

@@ -179,7 +179,7 @@ func (r *run) endOldest(ctx context.Context) error {
 		r.count(q)
 	}
 	r.spare = append(r.spare, q)
-	return r.idle()
+	return r.idle(ctx)
 }
 
 func (r *run) count(q *request) {
@@ -200,7 +200,12 @@ func (r *run) count(q *request) {
 }
 
 // idle is the server's idle point: pages that left holes behind are packed, within a budget.
-func (r *run) idle() error {
+func (r *run) idle(ctx context.Context) error {
+	if r.cfg.Settle {
+		if err := r.cache.Flush(ctx); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("flush: %w", err)
+		}
+	}
 	if r.cfg.IdlePages <= 0 {
 		return nil
 	}
