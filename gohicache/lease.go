@@ -24,6 +24,8 @@ type LoadOptions struct {
 	WindowTailOnly bool
 	// NoStorage leaves storage alone in this load.
 	NoStorage bool
+	// NoLoadBack uses only what is on the device, for when Match.Estimate says that computing is faster than loading.
+	NoLoadBack bool
 }
 
 // Load makes the matched prefix resident, takes pages for the new tokens, and leases all of them: what is on the host is queued for
@@ -37,7 +39,7 @@ func (c *Cache) Load(ctx context.Context, m *Match, o LoadOptions) (*Lease, erro
 		return nil, &Error{Op: "load", Err: ErrStale, Message: "the match is nil"}
 	}
 	h, err := c.core.Load(ctx, m.m, lifecycle.LoadRequest{Tokens: o.Tokens, Stream: uint64(o.Stream), Wait: o.Wait,
-		WindowTailOnly: o.WindowTailOnly, NoStorage: o.NoStorage})
+		WindowTailOnly: o.WindowTailOnly, NoStorage: o.NoStorage, NoLoadBack: o.NoLoadBack})
 	if err != nil {
 		return nil, c.publicError("load", err)
 	}

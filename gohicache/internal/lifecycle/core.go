@@ -40,22 +40,25 @@ type Core struct {
 	host     []ffi.PoolInfo // empty without a host arena
 	allLoads bool           // every host hit is worth a load
 
-	plan       sync.Mutex
-	ops        operations
-	room       signal        // rung whenever pages may have become free or an operation ended
-	turn       chan struct{} // holds the token of the one caller that waits for room; others queue behind it in order
-	scratch    scratch       // of plan
-	closing    atomic.Bool
-	closed     atomic.Bool
-	closeMu    sync.Mutex
-	holds      holds
-	count      counters
-	storage    *storer // nil without storage
-	pollEnd    chan struct{}
-	pumpMu     sync.Mutex
-	pumpBuf    []ffi.Completion
-	stop       context.CancelFunc // ends background work
-	background context.Context
+	plan        sync.Mutex
+	ops         operations
+	room        signal        // rung whenever pages may have become free or an operation ended
+	turn        chan struct{} // holds the token of the one caller that waits for room; others queue behind it in order
+	scratch     scratch       // of plan
+	closing     atomic.Bool
+	closed      atomic.Bool
+	closeMu     sync.Mutex
+	holds       holds
+	count       counters
+	admitted    []uint64      // by pool: pages promised to admitted requests; of plan
+	loadRate    rate          // of load-backs, bytes a second
+	writePolicy atomic.Uint32 // a WritePolicy
+	storage     *storer       // nil without storage
+	pollEnd     chan struct{}
+	pumpMu      sync.Mutex
+	pumpBuf     []ffi.Completion
+	stop        context.CancelFunc // ends background work
+	background  context.Context
 }
 
 // Open opens the engine and builds the tree.
@@ -83,6 +86,8 @@ func Open(cfg Config) (*Core, error) {
 
 // build reads the geometry and makes the tree.
 func (c *Core) build() error {
+	c.writePolicy.Store(uint32(c.cfg.WritePolicy))
+	c.admitted = make([]uint64, len(c.cfg.Pools))
 	pools := make([]radix.PoolConfig, len(c.cfg.Pools))
 	c.window = make([]int, len(pools))
 	for i, p := range c.cfg.Pools {
@@ -111,7 +116,7 @@ func (c *Core) build() error {
 		c.host = append(c.host, info)
 	}
 	tree, err := radix.New(radix.Config{PageTokens: c.cfg.PageTokens, Pools: pools, Policy: c.cfg.Policy, WholeLeaf: c.cfg.WholeLeaf,
-		HostPrefixClosed: c.cfg.WritePolicy != WriteBack})
+		HostPrefixClosed: c.policy() != WriteBack})
 	if err != nil {
 		return fail(KindInvalid, "%v", err)
 	}

@@ -17,6 +17,7 @@ type LoadRequest struct {
 	Wait           bool
 	WindowTailOnly bool
 	NoStorage      bool
+	NoLoadBack     bool
 }
 
 // Load makes a match resident, takes pages for the new tokens and leases all of it.
@@ -48,14 +49,18 @@ func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest) (*hold,
 		return nil, err
 	}
 	c.pump(0)
-	if c.storage != nil && !request.NoStorage {
+	if c.storage != nil && !request.NoStorage && !request.NoLoadBack {
 		a = c.storage.prefetch(ctx, m, a)
+	}
+	if gain := (a.m.Usable - a.m.Ready) * c.cfg.PageTokens; gain > 0 && (gain < c.cfg.LoadBackMinTokens || request.NoLoadBack) {
+		a.release()
+		a = c.askFor(m.tokens, &m.request, true)
 	}
 	var h *hold
 	err = c.withRoom(ctx, request.Wait, func() (err error) {
 		h, err = c.tryLoad(a, m, request)
 		if errors.Is(err, radix.ErrGap) { // a load that the match joined has failed, or its path was cleared
-			a = m.replace(a, c.ask(m.tokens, &m.request))
+			a = m.replace(a, c.askFor(m.tokens, &m.request, a.deviceOnly))
 			err = &retryAfter{}
 		}
 		return err
@@ -196,9 +201,6 @@ func (c *Core) demandOf(r *radix.Match, m *Match, request *LoadRequest) (*demand
 	}
 	d := &c.scratch.demand
 	d.usable, d.loadFull = r.Usable, len(r.LoadFull)
-	if gain := (r.Usable - r.Ready) * c.cfg.PageTokens; gain > 0 && gain < c.cfg.LoadBackMinTokens {
-		d.usable, d.loadFull = r.Ready, 0
-	}
 	if tokens < d.usable*c.cfg.PageTokens || tokens > maxTokens {
 		return nil, fail(KindInvalid, "Tokens is %d, but the prefix has %d and a request at most %d", tokens, d.usable*c.cfg.PageTokens, maxTokens)
 	}

@@ -37,6 +37,8 @@ type answer struct {
 	path    *pin
 	storage int // pages at the end of the usable prefix that a prefetch brought for this match
 	refs    atomic.Int32
+
+	deviceOnly bool // the question was what needs no load
 }
 
 var answers = sync.Pool{New: func() any { return new(answer) }}
@@ -64,9 +66,14 @@ func (c *Core) Match(tokens []uint32, request MatchRequest) *Match {
 
 // ask makes a pinned answer with one share.
 func (c *Core) ask(tokens []uint32, request *MatchRequest) *answer {
+	return c.askFor(tokens, request, false)
+}
+
+// askFor is ask, on request for what needs no load.
+func (c *Core) askFor(tokens []uint32, request *MatchRequest, deviceOnly bool) *answer {
 	a := answers.Get().(*answer)
-	c.tree.Match(request.Namespace, tokens, radix.MatchOptions{FullHit: request.FullHit, Join: true, Priority: request.Priority}, &a.m)
-	a.path, a.storage = c.newPin(a.m.Pin), 0
+	c.tree.Match(request.Namespace, tokens, radix.MatchOptions{FullHit: request.FullHit, Join: true, NoLoad: deviceOnly, Priority: request.Priority}, &a.m)
+	a.path, a.storage, a.deviceOnly = c.newPin(a.m.Pin), 0, deviceOnly
 	a.refs.Store(1)
 	return a
 }

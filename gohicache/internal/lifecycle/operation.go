@@ -146,6 +146,9 @@ func (c *Core) finish(completions []ffi.Completion) {
 		}
 		if op.isLoad {
 			c.finishLoad(op, done.Bytes)
+			if op.err == nil {
+				c.loadRate.add(done.Bytes, done.EndNs-done.SubmitNs)
+			}
 		} else {
 			c.finishBackUp(op, done.Bytes)
 		}

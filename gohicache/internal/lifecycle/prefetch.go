@@ -302,7 +302,7 @@ func (s *storer) readBatch(ctx context.Context, pool int, pages []ids.HostPage, 
 func (f *fetch) publish(b *brought, end int) int {
 	c := f.s.c
 	request := radix.InsertHostRequest{Namespace: f.ns, Tokens: f.tokens[:end*c.cfg.PageTokens], From: f.from, Pages: b.full[:end-f.from],
-		Windows: make([][]radix.HostWindow, len(c.cfg.Pools)), Refill: c.cfg.WritePolicy != WriteBack, Stored: true}
+		Windows: make([][]radix.HostWindow, len(c.cfg.Pools)), Refill: c.policy() != WriteBack, Stored: true}
 	for _, p := range c.windows {
 		for i, page := range b.side[p] {
 			request.Windows[p] = append(request.Windows[p], radix.HostWindow{At: b.sideFrom[p] + i, Host: page, Bind: ids.NoVirtualPage})

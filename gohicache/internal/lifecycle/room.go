@@ -90,7 +90,7 @@ func (c *Core) demandQuotas(demands []ffi.Demand) bool {
 func (c *Core) evictDevice() (ops []*operation, gone int) {
 	r := &c.scratch.evict
 	request := radix.EvictRequest{Tier: radix.Device, Want: c.scratch.want, Unbacked: radix.Drop}
-	if c.cfg.WritePolicy == WriteBack && c.cfg.HostBytes > 0 {
+	if c.policy() == WriteBack && c.cfg.HostBytes > 0 {
 		request.Unbacked = radix.Back
 	}
 	c.tree.Evict(&request, r)
@@ -206,11 +206,11 @@ func (c *Core) Evict(host bool, pool, pages int) (int, error) {
 
 // backUp copies to the host what the path has on the device alone, if the write policy wants that now. The caller holds plan.
 func (c *Core) backUp(path *pin, stream uint64) {
-	if c.cfg.HostBytes == 0 || c.cfg.WritePolicy == WriteBack {
+	if c.cfg.HostBytes == 0 || c.policy() == WriteBack {
 		return
 	}
 	threshold := 1
-	if c.cfg.WritePolicy == WriteThroughSelective {
+	if c.policy() == WriteThroughSelective {
 		threshold = c.cfg.WriteThreshold
 	}
 	b := &c.scratch.backUp

@@ -1,0 +1,264 @@
+package hicache_test
+
+import (
+	"errors"
+	"testing"
+
+	hicache "github.com/hicache/hicache/gohicache"
+)
+
+func (s *server) live(tier hicache.Tier, pool int) int {
+	s.t.Helper()
+	st, err := s.c.PoolStats(tier, pool)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return int(st.Live)
+}
+
+// TestLoadsOnlyWhatIsMissing is G49: the parent is resident, its child on the host, the window three pages: exactly the child's two window
+// pages are loaded, the parent's rows stay where they are.
+func TestLoadsOnlyWhatIsMissing(t *testing.T) {
+	pools := []hicache.PoolOptions{
+		{Role: hicache.Full, Layers: []int{0}, LayerBytes: 64},
+		{Role: hicache.SWA, Layers: []int{1}, LayerBytes: 64, WindowTokens: 12},
+	}
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools})
+	a := prompt(1, 24)
+	s.run(a[:16])
+	s.run(a)
+	s.flush()
+	if n, err := s.c.Evict(hicache.TierDevice, 0, 2); err != nil || n < 2 {
+		t.Fatal(n, err)
+	}
+	if s.live(hicache.TierDevice, 0) != 4 || s.live(hicache.TierDevice, 1) != 4 {
+		t.Fatalf("%d and %d pages are live", s.live(hicache.TierDevice, 0), s.live(hicache.TierDevice, 1))
+	}
+	m := s.c.MatchWith(a, hicache.MatchOptions{FullHit: true})
+	defer m.Release()
+	before := s.c.Stats()
+	lease, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	if err := lease.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantHit(t, lease.Hit(), 16, 8, 0)
+	s.check("prefix", "", a, lease.PoolKernelIDs, 0, 6)
+	if s.live(hicache.TierDevice, 0) != 6 || s.live(hicache.TierDevice, 1) != 6 {
+		t.Fatalf("%d and %d pages are live after the load", s.live(hicache.TierDevice, 0), s.live(hicache.TierDevice, 1))
+	}
+	if got := s.c.Stats().LoadBackPages - before.LoadBackPages; got != 4 {
+		t.Fatalf("%d pages were copied, want 2 full and 2 window pages", got)
+	}
+}
+
+// TestRoomByEviction is G50: a load that does not fit evicts, once, just enough; what went is on the host, what stayed is as it was.
+func TestRoomByEviction(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, HostBytes: 64 * kib, Pools: fullPools()}) // 31 pages
+	a, b, c := prompt(1, 40), prompt(2, 40), prompt(3, 40)
+	s.run(a)
+	s.run(b)
+	s.run(c)
+	s.flush()
+	if n, err := s.c.Evict(hicache.TierDevice, 0, 10); err != nil || n != 10 { // a goes to the host
+		t.Fatal(n, err)
+	}
+	s.run(prompt(4, 40)) // and its place is taken
+	s.flush()
+	before := s.c.Stats()
+	m := s.c.MatchWith(a, hicache.MatchOptions{FullHit: true})
+	defer m.Release()
+	lease, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	for _, err := range lease.Layers() {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.check("loaded", "", a, lease.PoolKernelIDs, 0, 10)
+	wantHit(t, lease.Hit(), 0, 40, 0)
+	after := s.c.Stats()
+	if n := after.Evicted.Device - before.Evicted.Device; n != 9 || after.Dropped != before.Dropped {
+		t.Fatalf("%d pages were evicted, want 9: one was free; %d dropped", n, after.Dropped-before.Dropped)
+	}
+	total := 0
+	for _, p := range [][]uint32{b, c} {
+		total += s.run(p).Total()
+	}
+	if total != 72 {
+		t.Fatalf("%d tokens of the others are left, want all on device or host", total)
+	}
+}
+
+// TestRefusedLoadLeavesNothing is G51 and G52: a load that one pool has no room for takes nothing in any pool, the host copy stays, no pin is left.
+func TestRefusedLoadLeavesNothing(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, HostBytes: 64 * kib, Pools: windowPools()})
+	a := prompt(1, 40)
+	s.run(a)
+	s.flush()
+	s.evict(hicache.TierDevice)
+	blocker := s.c.Match(prompt(2, 44))
+	held, err := s.c.Load(ctx, blocker, hicache.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocker.Release()
+	var before []int
+	for p := range s.c.Pools() {
+		before = append(before, s.live(hicache.TierDevice, p), s.live(hicache.TierHost, p))
+	}
+	m := s.c.Match(a)
+	if _, err := s.c.Load(ctx, m, hicache.LoadOptions{}); !errors.Is(err, hicache.ErrNoCapacity) {
+		t.Fatalf("got %v", err)
+	}
+	m.Release()
+	for p := range s.c.Pools() {
+		if d, h := s.live(hicache.TierDevice, p), s.live(hicache.TierHost, p); d != before[2*p] || h != before[2*p+1] {
+			t.Fatalf("pool %d: %d device and %d host pages, before %v", p, d, h, before[2*p:2*p+2])
+		}
+	}
+	if st := s.c.Stats(); st.PinsNow != 1 || st.LeasesNow != 1 {
+		t.Fatalf("%d pins, %d leases", st.PinsNow, st.LeasesNow)
+	}
+	held.Release()
+	wantHit(t, s.run(a), 0, 36, 0)
+}
+
+// TestHostPressure is G53: a match on the host holds its copies through every host eviction; once it is loaded only the device is pinned, and
+// the host copies may go.
+func TestHostPressure(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 16 * kib, Pools: windowPools()})
+	a := prompt(1, 24)
+	s.run(a)
+	s.flush()
+	s.evict(hicache.TierDevice)
+	m := s.c.MatchWith(a, hicache.MatchOptions{FullHit: true})
+	defer m.Release()
+	for i := range 30 {
+		s.run(prompt(10+i, 30))
+		s.flush()
+	}
+	if s.c.Stats().Evicted.Host == 0 {
+		t.Fatal("no host eviction: the test shows nothing")
+	}
+	lease, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	if err := lease.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantHit(t, lease.Hit(), 0, 24, 0)
+	s.check("loaded", "", a, lease.PoolKernelIDs, 0, 6)
+	s.evict(hicache.TierHost)
+	if n := s.live(hicache.TierHost, 0); n != 0 {
+		t.Fatalf("%d host pages are held by a lease that has its pages on the device", n)
+	}
+	s.evict(hicache.TierDevice)
+	s.check("leased", "", a, lease.PoolKernelIDs, 0, 6)
+}
+
+// TestAdmit: admissions are priced together, make room before the load, promise nothing when they are refused, and end.
+func TestAdmit(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, HostBytes: 64 * kib, Pools: fullPools()}) // 31 pages
+	for i := range 3 {
+		s.run(prompt(i, 40))
+	}
+	s.flush()
+	m := s.c.Match(prompt(7, 40))
+	defer m.Release()
+	var list []*hicache.Admission
+	for range 2 {
+		a, err := s.c.Admit(m, hicache.AdmitOptions{MaxNew: 8}) // 12 pages and 2 of headroom
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Pages()[0] != 14 {
+			t.Fatalf("priced at %d pages", a.Pages()[0])
+		}
+		list = append(list, a)
+	}
+	pins := s.c.Stats().PinsNow
+	if _, err := s.c.Admit(m, hicache.AdmitOptions{}); !errors.Is(err, hicache.ErrNoCapacity) {
+		t.Fatalf("a third admission: %v", err)
+	}
+	if s.c.Stats().PinsNow != pins {
+		t.Fatal("a refused admission left a pin")
+	}
+	lease, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list[0].Release()
+	list[0].Release()
+	lease.Release()
+	if a, err := s.c.Admit(m, hicache.AdmitOptions{}); err != nil {
+		t.Fatal(err)
+	} else {
+		a.Release()
+	}
+	list[1].Release()
+}
+
+// TestEstimate: the match says what its load costs, and a server that computes faster leaves it.
+func TestEstimate(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools()})
+	a := prompt(1, 41)
+	s.run(a)
+	s.flush()
+	for round := range 2 {
+		s.evict(hicache.TierDevice)
+		m := s.c.Match(a)
+		e := m.Estimate(1e15)
+		if want := uint64(10*512 + 3*256/2*1); e.Bytes < want || e.Recompute != 0 && round == 0 {
+			t.Fatalf("estimate %+v", e)
+		}
+		if round == 1 && (e.Load == 0 || m.Estimate(1e-3).Worthwhile() != true) {
+			t.Fatalf("estimate after a load %+v", e)
+		}
+		lease, err := s.c.Load(ctx, m, hicache.LoadOptions{NoLoadBack: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantHit(t, lease.Hit(), 0, 0, 0)
+		lease.Release()
+		m.Release()
+		wantHit(t, s.run(a), 0, 40, 0)
+	}
+}
+
+// TestPolicySwitch is G55: a switch is refused, with no side effect, when the host could not have come about under the new policy.
+func TestPolicySwitch(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: fullPools(), WritePolicy: hicache.WriteBack})
+	a := prompt(1, 41)
+	s.run(a)
+	if n, err := s.c.Evict(hicache.TierDevice, 0, 4); err != nil || n != 4 { // the tail goes to the host, its parent is not there
+		t.Fatal(n, err)
+	}
+	s.flush()
+	if err := s.c.SetWritePolicy(hicache.WriteThrough); !errors.Is(err, hicache.ErrUnsupported) {
+		t.Fatalf("got %v", err)
+	}
+	s.evict(hicache.TierDevice)
+	s.flush()
+	if err := s.c.SetWritePolicy(hicache.WriteThrough); err != nil {
+		t.Fatalf("a chain from the root: %v", err)
+	}
+	wantHit(t, s.run(a), 0, 40, 0)
+	s.run(prompt(2, 41))
+	s.flush()
+	if n := s.live(hicache.TierHost, 0); n != 20 {
+		t.Fatalf("%d host pages, want both prompts", n)
+	}
+	none := open(t, hicache.Options{DeviceBytes: 64 * kib, Pools: fullPools()})
+	if err := none.c.SetWritePolicy(hicache.WriteBack); !errors.Is(err, hicache.ErrUnsupported) {
+		t.Fatalf("write_back without host: %v", err)
+	}
+}
