@@ -179,7 +179,8 @@ func (t *Tree) flag(path []*node, at int) {
 	t.col(n, colFlags)[at-int(n.start)] |= flagBacking
 }
 
-// FinishBackUp ends a back-up. ok: full[i], windows[pool][i] and states[pool][i] become the host copies of BackUp.Full[i] and so on; those that
+// FinishBackUp ends a back-up. ok: full[i], windows[pool][i] and states[pool][i] become the host copies of BackUp.Full[i] and so on; the lists may be shorter than
+// the back-up's, or hold NoHostPage, for what was not copied. Those that
 // found a copy there already, or whose parent page has none under HostPrefixClosed, are in f. Not ok: nothing is published and the caller frees the host
 // pages it took. Where an eviction began the back-up, the device pages leave now and are in f, unless somebody pinned them since; a failed copy leaves full pages
 // where they are and lets a window or a state go.
@@ -198,7 +199,7 @@ func (t *Tree) FinishBackUp(id BackUpID, ok bool, full []ids.HostPage, windows, 
 	t.path = path
 	for j, b := range r.full {
 		h := ids.NoHostPage
-		if ok {
+		if ok && j < len(full) {
 			h = full[j]
 		}
 		t.backed(path, b, uint32(h), f)
@@ -206,8 +207,8 @@ func (t *Tree) FinishBackUp(id BackUpID, ok bool, full []ids.HostPage, windows, 
 	var next [MaxPools]int
 	for _, b := range r.windows {
 		h := ids.NoHostPage
-		if ok {
-			h = windows[b.pool][next[b.pool]]
+		if j := next[b.pool]; ok && b.pool < len(windows) && j < len(windows[b.pool]) {
+			h = windows[b.pool][j]
 			next[b.pool]++
 		}
 		t.backedWindow(path, b, uint32(h), f)
@@ -215,8 +216,8 @@ func (t *Tree) FinishBackUp(id BackUpID, ok bool, full []ids.HostPage, windows, 
 	next = [MaxPools]int{}
 	for _, b := range r.states {
 		h := ids.NoHostPage
-		if ok {
-			h = states[b.pool][next[b.pool]]
+		if j := next[b.pool]; ok && b.pool < len(states) && j < len(states[b.pool]) {
+			h = states[b.pool][j]
 			next[b.pool]++
 		}
 		t.backedState(path, b, uint32(h), f)
@@ -231,6 +232,7 @@ func (t *Tree) FinishBackUp(id BackUpID, ok bool, full []ids.HostPage, windows, 
 	return nil
 }
 
+// check refuses more host pages than the back-up has pages.
 func (r *backUp) check(ok bool, full []ids.HostPage, windows, states [][]ids.HostPage) error {
 	if !ok {
 		return nil
@@ -242,12 +244,12 @@ func (r *backUp) check(ok bool, full []ids.HostPage, windows, states [][]ids.Hos
 	for _, b := range r.states {
 		s[b.pool]++
 	}
-	if len(full) != len(r.full) {
+	if len(full) > len(r.full) {
 		return fmt.Errorf("%w: %d host pages for %d full pages", ErrArgument, len(full), len(r.full))
 	}
 	for p := range MaxPools {
-		if w[p] > 0 && (p >= len(windows) || len(windows[p]) != w[p]) || s[p] > 0 && (p >= len(states) || len(states[p]) != s[p]) {
-			return fmt.Errorf("%w: host pages of pool %d do not match the back-up", ErrArgument, p)
+		if p < len(windows) && len(windows[p]) > w[p] || p < len(states) && len(states[p]) > s[p] {
+			return fmt.Errorf("%w: more host pages of pool %d than the back-up has", ErrArgument, p)
 		}
 	}
 	return nil

@@ -218,7 +218,7 @@ func (e *evictor) trimLeaf(n *node) {
 		i := int(n.pools[t.full].dev) - 1
 		if t.col(n, colHost)[i] != ids.None {
 			e.demotePage(n, i)
-		} else if e.req.Unbacked == Drop {
+		} else if e.req.Unbacked == Drop && mayDrop(n, i) {
 			e.dropFrom(n, i)
 		} else {
 			if e.req.Unbacked != Back || !e.backUpTail(n) {
@@ -278,8 +278,24 @@ func (e *evictor) takePage(n *node, i int, kind Reason) {
 	t.emit(Removed, Device, t.full, kind, n, i, i+1)
 }
 
-// dropFrom gives up page i of a leaf for good, with whatever lies beyond it on the host. Nobody relies on that: every receipt pins the whole path
-// above it, and this leaf is not pinned.
+// mayDrop reports whether nobody relies on what dropFrom takes along: stores pin host copies, and a node with a pin must not end.
+func mayDrop(n *node, i int) bool {
+	if n.anyPin() && (i == 0 || i < int(n.hostEnd)) {
+		return false
+	}
+	return !pinnedBelow(n)
+}
+
+func pinnedBelow(n *node) bool {
+	for c := n.kid; c != nil; c = c.next {
+		if c.anyPin() || pinnedBelow(c) {
+			return true
+		}
+	}
+	return false
+}
+
+// dropFrom gives up page i of a leaf for good, with whatever lies beyond it on the host.
 func (e *evictor) dropFrom(n *node, i int) {
 	t := e.t
 	for n.kid != nil {

@@ -62,6 +62,7 @@ func TestAgainstTheModel(t *testing.T) {
 			"clear":      m.clear,
 			"orphans":    m.orphans,
 			"newWindows": m.releaseWindows,
+			"onDevice":   m.releaseHost,
 			"":           func(r *rapid.T) { m.verify(r) },
 		})
 		m.end(r)
@@ -229,6 +230,15 @@ func (m *machine) releaseWindows(r *rapid.T) {
 	m.tree.ReleaseWindows(p.pin)
 	p.noWindows = true
 	p.match = nil // its windows may go now, so it is no base for a load
+}
+
+func (m *machine) releaseHost(r *rapid.T) {
+	p := m.takePin(r, func(*modelPin) bool { return true })
+	m.tree.ReleaseHost(p.pin)
+	p.hostFrom, p.match = p.usable, nil
+	for k := range p.windowsOnDev {
+		p.windowsOnDev[k] = true
+	}
 }
 
 func (m *machine) orphans(r *rapid.T) {
@@ -514,7 +524,11 @@ func (m *machine) finishBack(r *rapid.T, o *openBack, ok bool) {
 		}
 	}
 	if ok {
-		full = m.f.hostPages(m.tree.full, len(o.b.Full))
+		n := len(o.b.Full)
+		if n > 0 && rapid.IntRange(0, 3).Draw(r, "partly") == 0 {
+			n = rapid.IntRange(0, n).Draw(r, "copied")
+		}
+		full = m.f.hostPages(m.tree.full, n)
 		note(m.tree.full, o.keys[0], full)
 		for p, c := range m.pools {
 			if c.Role == SWA {

@@ -11,7 +11,8 @@ type receipt struct {
 	gen  uint32
 	next uint32 // free list
 	node *node  // bottom: where the path ends; nil: nothing is pinned
-	// By pool: the start of the topmost pinned node, or noPin. FULL on the device is pinned to the root. A STATE pool pins the bottom only.
+	// By pool: the start of the topmost pinned node, or noPin. FULL on the device is pinned to the root, except by stores, which pin the host alone. A
+	// STATE pool pins the bottom only.
 	dev, host []int32
 }
 
@@ -116,34 +117,26 @@ func (t *Tree) pinUp(n *node, pool int, top int32, host bool) int32 {
 	}
 }
 
-// unpinUp replays pinUp.
+// unpinUp replays pinUp. It never looks above the topmost pinned node, which may have ended by now.
 func (t *Tree) unpinUp(n *node, pool int, top int32, host bool) {
 	single := t.cfg.Pools[pool].Role == State
-	for ; n != nil && !n.root(); n = n.parent {
-		if !single && n.start < top {
-			return
-		}
+	for {
 		s, l := &n.pools[pool], &t.ledgers[pool]
 		if host {
 			if s.hostPins.Add(-1) == 0 {
-				if s.host != 0 {
-					l.hostFree.Add(int64(s.host))
-				}
-				if s.host != 0 || n.kids == 0 {
-					t.mark(n)
-				}
+				l.hostFree.Add(int64(s.host))
+				t.mark(n) // host pins hold back device evictions too
 			}
 		} else if s.pins.Add(-1) == 0 {
-			if s.dev != 0 {
-				l.devFree.Add(int64(s.dev))
-			}
+			l.devFree.Add(int64(s.dev))
 			if pool != t.full && s.dev != 0 || pool == t.full && (n.devKids == 0 || n.kids == 0) {
 				t.mark(n)
 			}
 		}
-		if single {
+		if single || n.start <= top {
 			return
 		}
+		n = n.parent
 	}
 }
 
@@ -206,31 +199,16 @@ func (t *Tree) Release(p Pin) bool {
 
 // ReleaseWindows ends the SWA and STATE part of a pin early: a decode that moved on past the window needs only the full pages.
 func (t *Tree) ReleaseWindows(p Pin) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.pinMu.Lock()
-	r := t.lookup(p)
-	t.pinMu.Unlock()
-	if r == nil || r.node == nil {
-		return
-	}
-	for pool, c := range t.cfg.Pools {
-		if c.Role == Full {
-			continue
-		}
-		if r.dev[pool] != noPin {
-			t.unpinUp(r.node, pool, r.dev[pool], false)
-			r.dev[pool] = noPin
-		}
-		if r.host[pool] != noPin {
-			t.unpinUp(r.node, pool, r.host[pool], true)
-			r.host[pool] = noPin
-		}
-	}
+	t.releasePart(p, func(pool int) (dev, host bool) { aux := pool != t.full; return aux, aux })
 }
 
 // ReleaseHost ends the host part of a pin early: once its load has begun, which has pins of its own, a match needs only the device.
 func (t *Tree) ReleaseHost(p Pin) {
+	t.releasePart(p, func(int) (dev, host bool) { return false, true })
+}
+
+// releasePart ends the pins that part names, and leaves the rest of the receipt.
+func (t *Tree) releasePart(p Pin, part func(pool int) (dev, host bool)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pinMu.Lock()
@@ -240,7 +218,12 @@ func (t *Tree) ReleaseHost(p Pin) {
 		return
 	}
 	for pool := range t.cfg.Pools {
-		if r.host[pool] != noPin {
+		dev, host := part(pool)
+		if dev && r.dev[pool] != noPin {
+			t.unpinUp(r.node, pool, r.dev[pool], false)
+			r.dev[pool] = noPin
+		}
+		if host && r.host[pool] != noPin {
 			t.unpinUp(r.node, pool, r.host[pool], true)
 			r.host[pool] = noPin
 		}

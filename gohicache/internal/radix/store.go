@@ -49,26 +49,19 @@ func (t *Tree) BeginStore(p Pin, s *Store) bool {
 	}
 	slot, gen, r := t.stores.take()
 	s.ID = StoreID{slot, gen}
-	r.bottom, r.at = n, r.at[:0]
+	r.at = r.at[:0]
 	for _, at := range s.At {
 		r.at = append(r.at, int32(at))
 	}
+	// Host pins alone: storage is slow, and the device pages may be demoted meanwhile.
+	r.bottom = holder(t.path, r.at[len(r.at)-1])
 	var spec pinSpec
 	spec.reset(len(t.cfg.Pools))
-	if t.hostPC.Load() {
-		n = holder(t.path, int32(s.At[len(s.At)-1])) // every page up to here is on the host, so no eviction from the device can end the node
-		r.bottom = n
-	} else {
-		spec.dev[t.full] = 0
-	}
-	spec.host[t.full] = int32(s.At[0])
+	spec.host[t.full] = r.at[0]
 	for _, w := range t.swa {
-		spec.host[w.pool] = int32(s.At[0])
+		spec.host[w.pool] = r.at[0]
 	}
-	r.pin = t.pin(n, &spec)
-	for _, m := range t.path {
-		t.markListed(m)
-	}
+	r.pin = t.pin(r.bottom, &spec)
 	return true
 }
 
@@ -106,9 +99,12 @@ func (t *Tree) FinishStore(id StoreID, n int) error {
 	if r == nil {
 		return ErrStale
 	}
-	t.path = pathTo(r.bottom, t.path[:0])
-	for j, at := range r.at {
-		m := holder(t.path, at)
+	m := r.bottom // climbs through pinned nodes only
+	for j := len(r.at) - 1; j >= 0; j-- {
+		at := r.at[j]
+		for m.start > at {
+			m = m.parent
+		}
 		flags := &t.col(m, colFlags)[at-m.start]
 		*flags &^= flagStoring
 		if at == m.start+m.pages-1 {

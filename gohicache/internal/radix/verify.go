@@ -124,14 +124,14 @@ func (c *checker) hashes(n, k *node) {
 // pins checks that pins nest: FULL over SWA over STATE, and none is negative.
 func (c *checker) pins(n *node) {
 	t := c.t
-	full := n.pools[t.full].pins.Load()
+	full, hostFull := n.pools[t.full].pins.Load(), n.pools[t.full].hostPins.Load()
 	for p := range n.pools {
 		d, h := n.pools[p].pins.Load(), n.pools[p].hostPins.Load()
 		if d < 0 || h < 0 {
 			c.failf(n, "pool %d has %d device and %d host pins", p, d, h)
 		}
-		if d > full || h > full {
-			c.failf(n, "pool %d has %d device and %d host pins, FULL %d", p, d, h, full)
+		if d > full || h > hostFull {
+			c.failf(n, "pool %d has %d device and %d host pins, FULL %d and %d", p, d, h, full, hostFull)
 		}
 		if t.cfg.Pools[p].Role == State {
 			for _, w := range t.swa {
@@ -313,12 +313,12 @@ func (c *checker) receipts() {
 					if top == noPin {
 						continue
 					}
-					for n := r.node; n != nil && !n.root() && n.start >= top; n = n.parent {
+					for n := r.node; ; n = n.parent {
 						if want[n] == nil {
 							want[n] = new([2 * MaxPools]int32)
 						}
 						want[n][2*p+k]++
-						if t.cfg.Pools[p].Role == State {
+						if t.cfg.Pools[p].Role == State || n.start <= top {
 							break
 						}
 					}
