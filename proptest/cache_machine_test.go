@@ -22,7 +22,8 @@ func TestCache(t *testing.T) {
 	for _, g := range cacheGeometries {
 		for _, tier := range []string{"two tiers", "three tiers", "no host"} {
 			t.Run(g.name+"/"+tier, func(t *testing.T) {
-				check(t, func(rt *rapid.T) {
+				seen := &cacheCounters{}
+				check(t, budget{40, 80}, func(rt *rapid.T) {
 					o := g.options(rt)
 					if tier != "two tiers" {
 						o.Storage = newMemoryStore(rapid.IntRange(0, 3).Draw(rt, "storage faults"))
@@ -33,8 +34,10 @@ func TestCache(t *testing.T) {
 					}
 					m := openCacheMachine(rt, o)
 					defer m.close()
+					defer seen.add(m)
 					rt.Repeat(m.actions())
 				})
+				seen.notVoid(t, tier)
 			})
 		}
 	}
@@ -133,8 +136,9 @@ func (m *cacheMachine) close() {
 
 func (m *cacheMachine) actions() map[string]func(*rapid.T) {
 	actions := map[string]func(*cacheMachine){
-		"request": (*cacheMachine).request, "request again": (*cacheMachine).request, "finish": (*cacheMachine).finish,
-		"abandon": (*cacheMachine).abandon, "look up": (*cacheMachine).lookUp,
+		"request": (*cacheMachine).request, "another request": (*cacheMachine).request, "whole request": (*cacheMachine).wholeRequest,
+		"whole request again": (*cacheMachine).wholeRequest, "one more whole request": (*cacheMachine).wholeRequest,
+		"finish": (*cacheMachine).finish, "finish another": (*cacheMachine).finish, "abandon": (*cacheMachine).abandon, "look up": (*cacheMachine).lookUp,
 		"drive": (*cacheMachine).drive, "drive all": (*cacheMachine).driveAll, "hold": (*cacheMachine).hold, "fail next": (*cacheMachine).failNext,
 		"compact": (*cacheMachine).compact, "clear": (*cacheMachine).clear, "drop namespace": (*cacheMachine).dropNamespace,
 		"": (*cacheMachine).checkAll,
@@ -177,11 +181,11 @@ func (m *cacheMachine) request() {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, hicache.ErrNoCapacity) && len(m.open) == 0 {
 		// Back-ups and stores in flight hold pages. When they have ended, nothing stands in the way of one request.
 		m.settle()
-		if lease, err = m.cache.Load(context.Background(), match, hicache.LoadOptions{}); err != nil {
-			if len(m.open) == 0 || !errors.Is(err, hicache.ErrNoCapacity) {
-				m.t.Fatalf("a request of %d tokens, with %d others open and no copy in flight: %v", len(tokens), len(m.open), err)
-			}
+		lease, err = m.cache.Load(context.Background(), match, hicache.LoadOptions{})
+		if err != nil && (len(m.open) == 0 || !errors.Is(err, hicache.ErrNoCapacity)) {
+			m.t.Fatalf("a request of %d tokens, with %d others open and no copy in flight: %v", len(tokens), len(m.open), err)
 		}
+		m.must(m.cache.HoldTransfers(m.holding, 0))
 	}
 	if errors.Is(err, hicache.ErrNoCapacity) {
 		return
@@ -304,6 +308,15 @@ func (m *cacheMachine) writeNew(r *request) {
 	}
 }
 
+// wholeRequest is what most requests are: nothing of another happens in between.
+func (m *cacheMachine) wholeRequest() {
+	m.request()
+	m.finish()
+}
+
+// rarely is true once in a while: what empties the cache must not happen all the time.
+func (m *cacheMachine) rarely() bool { return rapid.IntRange(0, 7).Draw(m.t, "rarely") == 7 }
+
 func (m *cacheMachine) drawOpen() *request {
 	if len(m.open) == 0 {
 		return nil
@@ -376,7 +389,7 @@ func (m *cacheMachine) load(match *hicache.Match) (*hicache.Lease, error) {
 	return m.cache.Load(ctx, match, hicache.LoadOptions{})
 }
 
-// settle lets every copy and store end.
+// settle lets every copy and store end, and holds no more.
 func (m *cacheMachine) settle() {
 	m.must(m.cache.HoldTransfers(false, 0))
 	m.driveAll()
@@ -384,12 +397,14 @@ func (m *cacheMachine) settle() {
 	defer cancel()
 	m.must(m.cache.Flush(ctx))
 	m.driveAll()
-	m.must(m.cache.HoldTransfers(m.holding, 0))
 }
 
 func (m *cacheMachine) hold() {
 	m.holding = rapid.Bool().Draw(m.t, "on")
 	m.must(m.cache.HoldTransfers(m.holding, 0))
+	if !m.holding {
+		m.driveAll() // What was held stays so until then.
+	}
 }
 
 func (m *cacheMachine) failNext() { m.must(m.cache.HoldTransfers(m.holding, 1)) }
@@ -405,6 +420,9 @@ func (m *cacheMachine) compact() {
 }
 
 func (m *cacheMachine) clear() {
+	if !m.rarely() {
+		return
+	}
 	m.must(m.cache.Clear())
 	for space := range spaces {
 		m.forget(space)
@@ -412,6 +430,9 @@ func (m *cacheMachine) clear() {
 }
 
 func (m *cacheMachine) dropNamespace() {
+	if !m.rarely() {
+		return
+	}
 	space := rapid.SampledFrom([]string{"a", "lora b"}).Draw(m.t, "namespace")
 	m.must(m.cache.DropNamespace(spaces[space]))
 	m.forget(space)
@@ -433,7 +454,7 @@ func TestCacheKeepsWhatFits(t *testing.T) {
 	needLibrary(t)
 	for _, g := range cacheGeometries[:2] {
 		t.Run(g.name, func(t *testing.T) {
-			check(t, func(rt *rapid.T) {
+			check(t, budget{60, 1}, func(rt *rapid.T) {
 				ample := g
 				ample.pages = 400
 				o := ample.options(rt)
@@ -453,6 +474,44 @@ func TestCacheKeepsWhatFits(t *testing.T) {
 			})
 		})
 	}
+}
+
+// cacheCounters sum up what the runs of a test met: a run that never evicted, loaded or moved anything proves nothing about it.
+type cacheCounters struct{ total hicache.Stats }
+
+func (s *cacheCounters) add(m *cacheMachine) {
+	stats := m.cache.Stats()
+	s.total.LoadBacks += stats.LoadBacks
+	s.total.BackUps += stats.BackUps
+	s.total.Prefetches += stats.Prefetches
+	s.total.Moves += stats.Moves
+	s.total.TransfersFailed += stats.TransfersFailed
+	s.total.Evicted.Device += stats.Evicted.Device
+	s.total.Evicted.Host += stats.Evicted.Host
+	s.total.HitTokens.Device += stats.HitTokens.Device
+	if stats.InternalErrors != 0 {
+		m.t.Errorf("the cache survived %d internal errors", stats.InternalErrors)
+	}
+}
+
+func (s *cacheCounters) notVoid(t *testing.T, tier string) {
+	if t.Failed() || givenFlags["rapid.seed"] || givenFlags["rapid.failfile"] {
+		return // A failure, or a single run that is being repeated.
+	}
+	wanted := map[string]uint64{"evictions of the device": s.total.Evicted.Device, "hits on the device": s.total.HitTokens.Device}
+	if tier != "no host" {
+		wanted["load-backs"], wanted["back-ups"] = s.total.LoadBacks, s.total.BackUps
+		wanted["evictions of the host"], wanted["failed transfers"] = s.total.Evicted.Host, s.total.TransfersFailed
+	}
+	if tier != "two tiers" {
+		wanted["prefetches"] = s.total.Prefetches
+	}
+	for what, n := range wanted {
+		if n == 0 {
+			t.Errorf("the runs met no %s: the test is void there", what)
+		}
+	}
+	t.Logf("met %v", wanted)
 }
 
 var _ storage.Store = (*memoryStore)(nil)

@@ -20,12 +20,15 @@ func TestEngine(t *testing.T) {
 	for _, g := range geometries {
 		for _, backend := range []ffi.Backend{ffi.BackendCPU, ffi.BackendNull} {
 			t.Run(fmt.Sprintf("%s/%s", g.name, backendNames[backend]), func(t *testing.T) {
-				check(t, func(rt *rapid.T) {
+				seen := &engineCounters{}
+				check(t, budget{60, 150}, func(rt *rapid.T) {
 					pageTokens := rapid.SampledFrom([]uint32{1, 4, 16}).Draw(rt, "page tokens")
 					m := openMachine(rt, g.options(rt, backend, pageTokens))
 					defer m.close()
+					defer seen.add(m)
 					rt.Repeat(m.actions())
 				})
+				seen.notVoid(t)
 			})
 		}
 	}
@@ -98,6 +101,37 @@ func (m *machine) close() {
 	}
 }
 
+// engineCounters sum up what the runs of a test met: runs without moves, refusals or quarantine prove nothing about them.
+type engineCounters struct{ total ffi.Stats }
+
+func (s *engineCounters) add(m *machine) {
+	stats, err := m.engine.Stats()
+	m.must(err)
+	s.total.Takes += stats.Takes
+	s.total.TakesRefused += stats.TakesRefused
+	s.total.Moves += stats.Moves
+	s.total.MovesDuringTransfer += stats.MovesDuringTransfer
+	s.total.HostMoves += stats.HostMoves
+	s.total.Loads += stats.Loads
+	s.total.BackUps += stats.BackUps
+	s.total.FreesQuarantined += stats.FreesQuarantined
+	s.total.TransfersFailed += stats.TransfersFailed
+}
+
+func (s *engineCounters) notVoid(t *testing.T) {
+	if t.Failed() || givenFlags["rapid.seed"] || givenFlags["rapid.failfile"] {
+		return // A failure, or a single run that is being repeated.
+	}
+	for what, n := range map[string]uint64{"takes": s.total.Takes, "refusals": s.total.TakesRefused, "moves": s.total.Moves,
+		"moves during a transfer": s.total.MovesDuringTransfer, "moves on the host": s.total.HostMoves, "loads": s.total.Loads, "back-ups": s.total.BackUps,
+		"quarantined pages": s.total.FreesQuarantined, "failed transfers": s.total.TransfersFailed} {
+		t.Logf("%s: %d", what, n)
+		if n == 0 {
+			t.Errorf("the runs met no %s: the test is void there", what)
+		}
+	}
+}
+
 func sortedIDs[V any](held map[uint64]V) []uint64 { return slices.Sorted(maps.Keys(held)) }
 
 // actions are what a server can do, and what copies can do meanwhile.
@@ -108,7 +142,8 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 		"reserve": (*machine).reserve, "cancel": (*machine).cancel, "load": (*machine).load, "back up": (*machine).backUp,
 		"run copies": (*machine).runCopies, "run layers": (*machine).runLayers, "poll": (*machine).poll, "fail next": (*machine).failNext,
 		"lease": (*machine).lease, "step": (*machine).step, "end holder": (*machine).releaseHolder,
-		"host take": (*machine).hostTake, "host free": (*machine).hostFree,
+		"reserve again": (*machine).reserve, "load again": (*machine).load, "write again": (*machine).write, "poll again": (*machine).poll,
+		"alloc again": (*machine).alloc, "host take": (*machine).hostTake, "host free": (*machine).hostFree,
 		"write": (*machine).write, "compact": (*machine).compact, "set compaction": (*machine).setCompaction, "resize": (*machine).resize,
 		"plan": (*machine).plan, "misuse": (*machine).misuse,
 		"": (*machine).checkAll,

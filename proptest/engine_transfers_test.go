@@ -127,20 +127,22 @@ func (m *machine) loaded(id uint64, r *reservationModel, ticket ffi.Ticket, name
 		if m.model.owner[name.pool] == name.pool {
 			m.model.ids[name] = true
 		}
+		entry := m.model.device.bind(name, 0, false)
+		source := sources[name]
+		if source == nil {
+			continue // Bound without a copy: nothing pins it, an eager compaction may have moved it already.
+		}
 		place := m.placeOfName(name)
 		if !reserved[name.pool][place] {
 			m.t.Fatalf("page %d of pool %d was loaded to %d, which the reservation did not hold", name.id, name.pool, place)
 		}
 		delete(reserved[name.pool], place)
-		entry := m.model.device.bind(name, 0, false)
-		if source := sources[name]; source != nil {
-			m.model.device.pin(entry, place)
-			m.pinHost(source)
-			entry.copies++
-			source.copies++
-			t.copies = append(t.copies, copyModel{entry, source})
-			t.pinned = append(t.pinned, entry)
-		}
+		m.model.device.pin(entry, place)
+		m.pinHost(source)
+		entry.copies++
+		source.copies++
+		t.copies = append(t.copies, copyModel{entry, source})
+		t.pinned = append(t.pinned, entry)
 	}
 	if ticket != 0 {
 		m.model.tickets[uint64(ticket)] = t

@@ -19,8 +19,8 @@ func TestOptionsChangeSpeedNotAnswers(t *testing.T) {
 	needLibrary(t)
 	for _, g := range geometries {
 		t.Run(g.name, func(t *testing.T) {
-			check(t, func(rt *rapid.T) {
-				operations := rapid.SliceOfN(rapid.Custom(drawOperation), 1, 40).Draw(rt, "operations")
+			check(t, budget{40, 0}, func(rt *rapid.T) {
+				operations := rapid.SliceOfN(rapid.Custom(drawOperation), 10, 80).Draw(rt, "operations")
 				var first *answers
 				for _, v := range variants() {
 					got := run(rt, &g, v, operations)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -16,9 +17,13 @@ import (
 // HICACHE_CHECKS multiplies the number of random runs of every test here (1 is the budget of CI).
 const checksVariable = "HICACHE_CHECKS"
 
+var (
+	factor     = 1
+	givenFlags = map[string]bool{} // Flags of the command line, which nothing here overrides.
+)
+
 func TestMain(m *testing.M) {
 	flag.Parse()
-	factor := 1
 	if text := os.Getenv(checksVariable); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
@@ -27,30 +32,34 @@ func TestMain(m *testing.M) {
 		}
 		factor = n
 	}
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
-	if !given {
-		setFlag("rapid.checks", strconv.Itoa(60*factor))
-	}
+	flag.Visit(func(f *flag.Flag) { givenFlags[f.Name] = true })
 	os.Exit(m.Run())
 }
 
-func setFlag(name, value string) {
-	if err := flag.Set(name, value); err != nil {
-		panic(err) // A flag of the rapid package is gone: the settings here must follow.
-	}
-}
+// budget is how much of CI a random test takes: runs, and for state machines the average number of actions of a run.
+type budget struct{ checks, steps int }
 
-// check is rapid.Check that also prints, on failure, the one command that repeats the run; rapid prints the seed or the fail file.
-func check(t *testing.T, property func(*rapid.T)) {
+// check is rapid.Check within a budget. On failure rapid prints the seed or the file of drawn values, and this the command that repeats it.
+func check(t *testing.T, b budget, property func(*rapid.T)) {
 	t.Helper()
+	setFlag("rapid.checks", b.checks*factor)
+	setFlag("rapid.steps", b.steps)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("repeat with: %s=%s go test ./proptest -count=1 -run '^%s$' and the -rapid flag printed above",
-				libraryVariable, os.Getenv(libraryVariable), t.Name())
+			t.Logf("repeat with: %s=%q go test ./proptest -count=1 -run '^%s$' and the -rapid flag printed above",
+				libraryVariable, os.Getenv(libraryVariable), strings.ReplaceAll(t.Name(), "/", "$/^"))
 		}
 	})
 	rapid.Check(t, property)
+}
+
+func setFlag(name string, value int) {
+	if givenFlags[name] {
+		return
+	}
+	if err := flag.Set(name, strconv.Itoa(value)); err != nil {
+		panic(err) // A flag of the rapid package is gone: the settings here must follow.
+	}
 }
 
 const libraryVariable = "HICACHE_LIBRARY"
