@@ -1,0 +1,151 @@
+package policy
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestOrders(t *testing.T) {
+	// Four nodes; names in the order of their creation.
+	nodes := map[string]Entry{
+		"a": {Created: 1, LastAccess: 9, Hits: 1, Priority: 0, Before: 0, Tokens: 100, History: 4000},
+		"b": {Created: 2, LastAccess: 3, Hits: 5, Priority: 50, Before: 4000, Tokens: 100, History: 4100},
+		"c": {Created: 3, LastAccess: 7, Hits: 2, Priority: 50, Retain: 8, Before: 100, Tokens: 100, History: 200},
+		"d": {Created: 4, LastAccess: 5, Hits: 1, Priority: 10, Before: 1000, Tokens: 100, History: 9000},
+	}
+	for _, c := range []struct {
+		policy Policy
+		now    uint64
+		want   string
+	}{
+		{LRU(), 10, "bdca"},
+		{LFU(), 10, "dacb"},
+		{FIFO(), 10, "abcd"},
+		{MRU(), 10, "acdb"},
+		{FILO(), 10, "dcba"},
+		{SLRU(2), 10, "dabc"},
+		{Priority(), 7, "adbc"},
+		{Priority(), 8, "cadb"}, // c's priority has run out
+		{TLRU(2048, 512), 10, "bcda"},
+	} {
+		names := []string{"a", "b", "c", "d"}
+		sort.Slice(names, func(i, j int) bool {
+			x, y := nodes[names[i]], nodes[names[j]]
+			return c.policy.Key(&x, c.now).Less(c.policy.Key(&y, c.now))
+		})
+		if got := strings.Join(names, ""); got != c.want {
+			t.Errorf("%s at %d gives up %s, want %s", c.policy.Name(), c.now, got, c.want)
+		}
+	}
+}
+
+func TestByName(t *testing.T) {
+	for _, n := range Names() {
+		p, err := ByName(n)
+		if err != nil || p.Name() != n {
+			t.Errorf("%s: %v %v", n, p, err)
+		}
+	}
+	if _, err := ByName("clock"); err == nil || !strings.Contains(err.Error(), "lru") || !strings.Contains(err.Error(), `"clock"`) {
+		t.Errorf("an unknown name: %v", err)
+	}
+}
+
+func TestQuotas(t *testing.T) {
+	// One byte budget; two pools with pages of 64 and 16 bytes.
+	budget := func(need int) func([]int) bool {
+		return func(q []int) bool { return 64*q[0]+16*q[1] >= need }
+	}
+	for _, c := range []struct {
+		name      string
+		evictable []int
+		last      []int
+		fits      func([]int) bool
+		want      []int
+		ok        bool
+	}{
+		{"no demand", []int{5, 5}, nil, nil, []int{0, 0}, true},
+		{"fits already", []int{5, 5}, nil, budget(0), []int{0, 0}, true},
+		{"a shortfall of one page must not evict all windows", []int{100, 400}, []int{1, 0}, budget(64), []int{1, 0}, true},
+		{"windows first", []int{100, 400}, []int{0, 1}, budget(64), []int{0, 4}, true},
+		{"windows do not suffice", []int{100, 3}, []int{0, 1}, budget(128), []int{2, 0}, true},
+		{"mixed", []int{1, 400}, []int{1, 0}, budget(100), []int{1, 3}, true},
+		{"never", []int{1, 1}, nil, budget(1000), []int{0, 0}, false},
+	} {
+		got, ok := Quotas(c.evictable, c.last, c.fits)
+		if ok != c.ok || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v %v, want %v %v", c.name, got, ok, c.want, c.ok)
+		}
+	}
+}
+
+// Whatever the pools, the quotas fit and none can be lowered alone.
+func TestQuotasAreMinimal(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 2000 {
+		pools := 1 + rng.IntN(4)
+		weight, evictable, floor := make([]int, pools), make([]int, pools), make([]int, pools)
+		for p := range pools {
+			weight[p], evictable[p] = 1+rng.IntN(9), rng.IntN(40)
+			floor[p] = rng.IntN(4) // some pages of this very pool must go
+		}
+		need := rng.IntN(300)
+		fits := func(q []int) bool {
+			sum := 0
+			for p := range q {
+				if q[p] < floor[p] {
+					return false
+				}
+				sum += weight[p] * q[p]
+			}
+			return sum >= need
+		}
+		q, ok := Quotas(evictable, rng.Perm(pools), fits)
+		if ok != fits(evictable) {
+			t.Fatalf("feasible %v, said %v", fits(evictable), ok)
+		}
+		for p := range q {
+			if !ok {
+				break
+			}
+			if q[p] > evictable[p] || !fits(q) {
+				t.Fatalf("quotas %v of %v do not fit", q, evictable)
+			}
+			if q[p]--; q[p] >= 0 && fits(q) {
+				t.Fatalf("pool %d could give less than %d", p, q[p]+1)
+			}
+			q[p]++
+		}
+	}
+}
+
+func TestDecide(t *testing.T) {
+	base := Snapshot{Prefix: Prefix{Ready: 100, Usable: 500, Wanted: 1000, LoadBytes: 1 << 20}, Rules: Rules{MinLoad: 10, MinPrefetch: 256, BackUpMinHits: 1}}
+	for _, c := range []struct {
+		name  string
+		edit  func(*Snapshot)
+		check func(Plan) bool
+	}{
+		{"load and prefetch", func(*Snapshot) {}, func(p Plan) bool { return p.Load == 500 && p.Prefetch && p.BackUpMinHits == 1 && !p.SlowLoad }},
+		{"too short to load", func(s *Snapshot) { s.Rules.MinLoad = 401 }, func(p Plan) bool { return p.Load == 100 }},
+		{"no host", func(s *Snapshot) { s.Prefix.NoHost = true }, func(p Plan) bool { return p.Load == 100 }},
+		{"too short to prefetch", func(s *Snapshot) { s.Rules.MinPrefetch = 501 }, func(p Plan) bool { return !p.Prefetch }},
+		{"nothing left to prefetch", func(s *Snapshot) { s.Prefix.Wanted, s.Rules.MinPrefetch = 500, 0 }, func(p Plan) bool { return !p.Prefetch }},
+		{"a load slower than computing", func(s *Snapshot) {
+			s.Rates = Rates{LoadBytesPerSecond: 1 << 20, LoadLatency: time.Millisecond, ComputeTokensPerSecond: 4000}
+		}, func(p Plan) bool {
+			return p.SlowLoad && p.Load == 500 && p.LoadTime == 1001*time.Millisecond && p.ComputeTime == 100*time.Millisecond
+		}},
+		{"infeasible", func(s *Snapshot) { s.Evictable, s.Fits = []int{1}, func([]int) bool { return false } }, func(p Plan) bool { return p.Infeasible && p.Evict[0] == 0 }},
+	} {
+		s := base
+		c.edit(&s)
+		if p := Decide(&s); !c.check(p) {
+			t.Errorf("%s: %+v", c.name, p)
+		}
+	}
+}
