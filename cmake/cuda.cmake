@@ -46,7 +46,23 @@ if(HICACHE_TESTS)
   if(GTest_FOUND AND _hicache_device_tests)
     add_executable(hicache_device_tests EXCLUDE_FROM_ALL ${_hicache_device_tests})
     target_link_libraries(hicache_device_tests PRIVATE hicache_objects GTest::gtest ${CMAKE_DL_LIBS})
-    target_include_directories(hicache_device_tests PRIVATE ${CMAKE_SOURCE_DIR}/csrc/test)
+    # They travel to machines that have other system libraries than this one.
+    target_link_options(hicache_device_tests PRIVATE -static-libstdc++ -static-libgcc)
     add_dependencies(hicache_device_tests simulated_cuda)
+    add_test(NAME hicache_device_tests_simulated COMMAND hicache_device_tests --simulated $<TARGET_FILE:simulated_cuda>)
+    add_executable(hicache_device_bench EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/csrc/test/device/bench_cuda.cpp)
+    target_link_libraries(hicache_device_bench PRIVATE hicache_objects GTest::gtest ${CMAKE_DL_LIBS})
+    target_link_options(hicache_device_bench PRIVATE -static-libstdc++ -static-libgcc)
+    add_library(hicache_device_bench_library SHARED EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/csrc/test/device/bench_cuda.cpp)
+    target_link_libraries(hicache_device_bench_library PRIVATE hicache_objects GTest::gtest ${CMAKE_DL_LIBS})
+    target_link_options(hicache_device_bench_library PRIVATE -static-libstdc++ -static-libgcc)
+  endif()
+  if(_hicache_nvcc)
+    add_custom_command(
+      OUTPUT ${CMAKE_BINARY_DIR}/hicache_test_kernels.fatbin
+      COMMAND ${_hicache_nvcc} -std=c++17 -O3 -fatbin ${_hicache_gencode} ${CMAKE_SOURCE_DIR}/cuda/test_kernels.cu -o ${CMAKE_BINARY_DIR}/hicache_test_kernels.fatbin
+      DEPENDS ${CMAKE_SOURCE_DIR}/cuda/test_kernels.cu ${CMAKE_SOURCE_DIR}/include/hicache_device.cuh
+      VERBATIM)
+    add_custom_target(hicache_test_kernels DEPENDS ${CMAKE_BINARY_DIR}/hicache_test_kernels.fatbin)
   endif()
 endif()

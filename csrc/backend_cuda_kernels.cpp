@@ -10,7 +10,8 @@ namespace hicache {
 
 namespace {
 
-constexpr unsigned kThreads = 512;          // Of the kernels that move bytes; cuda/ is compiled for it.
+constexpr unsigned kThreads = 512;          // Of the kernels that move bytes inside the device; cuda/ is compiled for it.
+constexpr unsigned kBusThreads = 1024;      // Of page_copy on few blocks: the bus needs many loads in flight from each.
 constexpr uint64_t kSmallPiece = 4096;      // Below: page_copy_small.
 constexpr uint64_t kBlockBytes = 64 << 10;  // One round of a block: 16 warps of 4 KiB.
 constexpr unsigned kBlocksMax = 1056;       // 8 a multiprocessor of an H200: measured best for page moves.
@@ -60,8 +61,9 @@ unsigned KernelSet::burst_blocks(uint64_t bytes) const {
 }
 
 CuResult KernelSet::copy(const kernel::CopyArgs &args, unsigned blocks, CuStream stream) const {
-  if (blocks == 0) blocks = burst_blocks(args.piece_bytes * args.pieces * args.count);
-  return launch(args.piece_bytes < kSmallPiece ? copy_small_ : copy_, blocks, kThreads, &args, stream);
+  const CuFunction function = args.piece_bytes < kSmallPiece ? copy_small_ : copy_;
+  if (blocks != 0) return launch(function, blocks, kBusThreads, &args, stream);
+  return launch(function, burst_blocks(args.piece_bytes * args.pieces * args.count), kThreads, &args, stream);
 }
 
 CuResult KernelSet::move(const kernel::CopyArgs &args, CuStream stream) const {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "copy_queue.hpp"
 
@@ -13,7 +14,8 @@ namespace hicache {
 namespace {
 
 constexpr uint64_t kBatchBytes = uint64_t{16} << 20; // In one call of the driver.
-constexpr uint32_t kQuantumCopies = 512;             // What the thread can queue while the quantum before runs.
+constexpr uint32_t kQuantumCopies = 512;             // Direct copies that the thread can queue while the quantum before runs.
+constexpr uint32_t kQuantumFragments = ListRing::kSlotBytes / sizeof(kernel::Fragment); // The same by kernel: one list, one launch.
 constexpr uint64_t kWholeBytes = uint64_t{4} << 20;  // Pieces are not cut smaller.
 constexpr uint32_t kLookAhead = 16;                  // Jobs behind a blocked one that may overtake it.
 constexpr uint64_t kSpinNs = 50'000;                 // Without work, before the thread parks.
@@ -37,12 +39,15 @@ CopyLane::CopyLane(const LaneContext &context, uint32_t direction, uint32_t tick
       direction_(direction),
       slot_count_(std::max(ticket_max, 1u)),
       slots_(std::make_unique<SlotState[]>(slot_count_)),
-      kernel_args_(std::make_unique<kernel::CopyArgs>()) {
+      kernel_args_(std::make_unique<kernel::CopyArgs>()),
+      lists_(*context.device) {
   context_.tuning.depth = std::max(context_.tuning.depth, 1u);
   context_.tuning.batch_copies = std::clamp(context_.tuning.batch_copies, 1u, 4096u);
+  context_.tuning.first_batch_copies = std::clamp(context_.tuning.first_batch_copies, 1u, context_.tuning.batch_copies);
   targets_.reserve(context_.tuning.batch_copies);
   sources_.reserve(context_.tuning.batch_copies);
   sizes_.reserve(context_.tuning.batch_copies);
+  fragments_.reserve(kQuantumFragments);
   quanta_.resize(context_.tuning.depth + 1);
 }
 
@@ -60,6 +65,7 @@ Status CopyLane::open(ErrorDetail *error) {
     if (CuResult r = api_.event_create(&quantum.event, cu::kEventDisableTiming); r != cu::kSuccess)
       return context_.device->report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
   }
+  if (Status s = lists_.open(error); s != HICACHE_OK) return s;
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), direction_ == HICACHE_H2D ? "hicache-h2d" : "hicache-d2h");
   return HICACHE_OK;
@@ -82,6 +88,7 @@ void CopyLane::close() {
     if (stream != nullptr) api_.stream_destroy(stream);
     stream = nullptr;
   }
+  lists_.close();
   for (uint32_t i = 0; i < slot_count_; i++) {
     if (slots_[i].producer != nullptr) api_.event_destroy(slots_[i].producer);
     slots_[i].producer = nullptr;
@@ -183,7 +190,7 @@ void CopyLane::run() {
 void CopyLane::rest() {
   if (quantum_count_ != 0) { // The end of a quantum comes as a word in memory: looking costs nothing.
     for (int i = 0; i < 200; i++) {
-      if (static_cast<int32_t>(context_.words->lane_word(direction_ == HICACHE_D2H) - quanta_[quantum_head_].sequence) >= 0) return;
+      if (passed(quanta_[quantum_head_])) return;
       if (quantum_count_ < context_.tuning.depth && arrivals_.load(std::memory_order_acquire) != seen_arrivals_) break;
 #if defined(__x86_64__)
       __builtin_ia32_pause();
@@ -211,11 +218,15 @@ void CopyLane::rest() {
   parked_.store(false, std::memory_order_seq_cst);
 }
 
+bool CopyLane::passed(const Quantum &quantum) const {
+  return static_cast<int32_t>(context_.words->lane_word(quantum.word) - quantum.sequence) >= 0;
+}
+
 bool CopyLane::retire() {
   bool some = false;
   while (quantum_count_ != 0) {
     Quantum &quantum = quanta_[quantum_head_];
-    if (static_cast<int32_t>(context_.words->lane_word(direction_ == HICACHE_D2H) - quantum.sequence) < 0) {
+    if (!passed(quantum)) {
       // A word never comes from a device that has failed: ask now and then.
       const uint64_t now = steady_now_ns();
       if (now - last_query_ns_ < kQueryNs) return some;
@@ -318,24 +329,27 @@ bool CopyLane::issue() {
   Quantum &quantum = quanta_[at];
   const CuStream stream = streams_[parity_];
   if (quantum_count_ != 0) check(api_.stream_wait_event(stream, previous_, 0), "cuStreamWaitEvent");
-  uint64_t bytes = 0;
-  uint32_t copies = 0;
+  batch_copies_now_ = quantum_count_ == 0 ? context_.tuning.first_batch_copies : context_.tuning.batch_copies;
+  quantum_bytes_ = 0;
+  quantum_copies_ = quantum_fragments_ = 0;
   while (job != nullptr && job->status == HICACHE_PENDING && !context_.device->poisoned()) {
     if (!slots_[job->slot].started) {
       slots_[job->slot].started = true;
       job->start_ns = steady_now_ns();
     }
-    if (add_copies(*job, stream, &bytes, &copies)) {
+    if (add_copies(*job, stream)) {
       unlink(*job);
       quantum.ended.push_back(job);
     }
-    if (bytes >= context_.tuning.quantum_bytes || copies >= kQuantumCopies) break;
+    if (quantum_full()) break;
     job = next_ready();
   }
   flush(stream);
   quantum.sequence = ++sequence_;
-  check(context_.words->write_lane_word(direction_ == HICACHE_D2H, quantum.sequence, stream), "cuStreamWriteValue32");
+  quantum.word = 2 * (direction_ == HICACHE_D2H) + parity_;
+  // The event first: the next quantum need not wait until the host has been told.
   check(api_.event_record(quantum.event, stream), "cuEventRecord");
+  check(context_.words->write_lane_word(quantum.word, quantum.sequence, stream), "cuStreamWriteValue32");
   previous_ = quantum.event;
   parity_ ^= 1;
   quantum_count_++;
@@ -343,19 +357,22 @@ bool CopyLane::issue() {
   return true;
 }
 
-bool CopyLane::add_copies(TransferJob &job, CuStream stream, uint64_t *bytes, uint32_t *copies) {
+bool CopyLane::quantum_full() const {
+  return quantum_bytes_ >= context_.tuning.quantum_bytes || quantum_copies_ >= kQuantumCopies || quantum_fragments_ >= kQuantumFragments;
+}
+
+bool CopyLane::add_copies(TransferJob &job, CuStream stream) {
   SlotState &slot = slots_[job.slot];
   while (!job.group.at_end()) {
     while (job.chunk != nullptr) {
-      if (*bytes >= context_.tuning.quantum_bytes || *copies >= kQuantumCopies) return false;
+      if (quantum_full()) return false;
       const TierCopy &copy = job.chunk->copies[job.chunk_index];
       const SliceRange &slice = job.group.slices[copy.pool];
       const uint64_t begin = slice.begin + slot.piece_offset;
-      const uint64_t end = piece_end(begin, slice.end, context_.tuning.quantum_bytes - *bytes);
+      const uint64_t end = piece_end(begin, slice.end, context_.tuning.quantum_bytes - quantum_bytes_);
       if (end > begin) {
         add_piece(copy, context_.layers->pools()[copy.pool], begin, end, stream);
-        *bytes += end - begin;
-        ++*copies;
+        quantum_bytes_ += end - begin;
       }
       if (end < slice.end) {
         slot.piece_offset = end - slice.begin;
@@ -406,17 +423,21 @@ void CopyLane::add_fragment(CuAddress device, CuAddress host, uint64_t bytes, Cu
   const CuAddress target = direction_ == HICACHE_H2D ? device : host, source = direction_ == HICACHE_H2D ? host : device;
   counts_.copies.fetch_add(1, std::memory_order_relaxed);
   if (by_kernel(bytes)) {
-    kernel::CopyArgs &args = *kernel_args_;
-    if (args.count == kernel::kInlineFragments || (args.count != 0 && args.piece_bytes != bytes)) flush_kernel(stream);
-    args.piece_bytes = bytes;
-    args.inline_list[args.count++] = {source, target};
+    if (fragments_.size() == kQuantumFragments || (!fragments_.empty() && fragment_bytes_ != bytes)) flush_kernel(stream);
+    fragment_bytes_ = bytes;
+    fragments_.push_back({source, target});
+    quantum_fragments_++;
     return;
   }
+  quantum_copies_++;
   // Neighbours on both sides become one copy.
   if (!sizes_.empty() && targets_.back() + sizes_.back() == target && sources_.back() + sizes_.back() == source) {
     sizes_.back() += bytes;
   } else {
-    if (sizes_.size() == context_.tuning.batch_copies) flush_direct(stream);
+    if (sizes_.size() >= batch_copies_now_) {
+      flush_direct(stream);
+      batch_copies_now_ = context_.tuning.batch_copies;
+    }
     targets_.push_back(target);
     sources_.push_back(source);
     sizes_.push_back(bytes);
@@ -453,16 +474,30 @@ void CopyLane::flush_direct(CuStream stream) {
 }
 
 void CopyLane::flush_kernel(CuStream stream) {
+  if (fragments_.empty()) return;
   kernel::CopyArgs &args = *kernel_args_;
-  if (args.count == 0) return;
-  args.list = nullptr;
   args.pieces = 1;
+  args.piece_bytes = fragment_bytes_;
   args.source_base = args.target_base = 0;
   args.source_stride = args.target_stride = 0;
-  check(context_.kernels->copy(args, context_.tuning.kernel_blocks, stream), "launching page_copy");
-  counts_.kernel_launches.fetch_add(1, std::memory_order_relaxed);
-  counts_.kernel_bytes.fetch_add(args.piece_bytes * args.count, std::memory_order_relaxed);
-  args.count = 0;
+  for (size_t at = 0; at < fragments_.size();) {
+    void *list = fragments_.size() - at > kernel::kInlineFragments ? lists_.fill() : nullptr;
+    const size_t count = list != nullptr ? fragments_.size() - at : std::min<size_t>(fragments_.size() - at, kernel::kInlineFragments);
+    std::memcpy(list != nullptr ? list : args.inline_list, fragments_.data() + at, count * sizeof(kernel::Fragment));
+    args.count = static_cast<uint32_t>(count);
+    args.list = nullptr;
+    if (list != nullptr) {
+      CuAddress address = 0;
+      check(lists_.upload(count * sizeof(kernel::Fragment), stream, &address), "uploading a list");
+      args.list = reinterpret_cast<const kernel::Fragment *>(address);
+    }
+    check(context_.kernels->copy(args, context_.tuning.kernel_blocks, stream), "launching page_copy");
+    if (list != nullptr) check(lists_.release(stream), "cuEventRecord");
+    at += count;
+    counts_.kernel_launches.fetch_add(1, std::memory_order_relaxed);
+  }
+  counts_.kernel_bytes.fetch_add(fragment_bytes_ * fragments_.size(), std::memory_order_relaxed);
+  fragments_.clear();
 }
 
 } // namespace hicache

@@ -32,7 +32,8 @@ struct CopyTuning {
   CopyMethod method = CopyMethod::kAuto;
   uint64_t quantum_bytes = uint64_t{16} << 20; // 4 MiB while a server reads small things often.
   uint32_t depth = 2;                          // Quanta queued at once.
-  uint32_t batch_copies = 128;                 // In one call of the driver.
+  uint32_t batch_copies = 64;                  // In one call of the driver, which keeps the caller's calls out meanwhile.
+  uint32_t first_batch_copies = 16;            // In the first call after a rest: the bus starts that much earlier.
   uint64_t kernel_below_bytes = 48 << 10;      // kAuto: smaller fragments go by kernel.
   uint32_t kernel_blocks = 2;                  // More would stall the compute beside it.
   uint64_t layer_bytes_min = 32 << 10;         // A load whose layer slices are smaller is not cut into layer groups,
@@ -83,7 +84,8 @@ class CopyLane {
   };
   struct Quantum {
     CuEvent event = nullptr; // Its end, for the quantum after it.
-    uint32_t sequence = 0;   // The lane's word reaches this at its end.
+    uint32_t word = 0;       // The lane word of its stream,
+    uint32_t sequence = 0;   // which reaches this at its end.
     std::vector<TransferJob *> ended;
   };
   struct Fifo {
@@ -96,14 +98,16 @@ class CopyLane {
   TransferJob *next_ready();           // Most urgent job whose fences have passed.
   Status record_producer(TransferJob &job, ErrorDetail *error);
   bool ready(TransferJob &job);
-  // Adds copies of the job to the quantum until one of them is full; true if the job has been handed out whole.
-  bool add_copies(TransferJob &job, CuStream stream, uint64_t *bytes, uint32_t *copies);
+  // Adds copies of the job until the quantum is full; true if the job has been handed out whole.
+  bool add_copies(TransferJob &job, CuStream stream);
+  bool quantum_full() const;
   void add_piece(const TierCopy &copy, const PoolLayout &pool, uint64_t begin, uint64_t end, CuStream stream);
   void add_fragment(CuAddress device, CuAddress host, uint64_t bytes, CuStream stream);
   void flush(CuStream stream);
   void flush_direct(CuStream stream);
   void flush_kernel(CuStream stream);
   bool by_kernel(uint64_t bytes) const;
+  bool passed(const Quantum &quantum) const;
   bool layered(const TransferJob &job) const;
   void unlink(TransferJob &job);
   void finish(TransferJob &job, Status status, int32_t native_code);
@@ -134,7 +138,14 @@ class CopyLane {
   std::vector<CuAddress> targets_, sources_;
   std::vector<size_t> sizes_;
   std::unique_ptr<kernel::CopyArgs> kernel_args_;
+  std::vector<kernel::Fragment> fragments_; // For one launch, all of fragment_bytes_.
+  uint64_t fragment_bytes_ = 0;
+  ListRing lists_;
   uint64_t batch_bytes_ = 0;
+  uint32_t batch_copies_now_ = 0;
+  uint64_t quantum_bytes_ = 0;     // Of the quantum being filled, with its copies
+  uint32_t quantum_copies_ = 0;    // by the copy engine
+  uint32_t quantum_fragments_ = 0; // and by kernel.
   uint32_t sequence_ = 0;      // Of the last quantum queued.
   uint32_t seen_arrivals_ = 0;
   uint64_t idle_since_ns_ = 0; // 0: busy.

@@ -287,7 +287,10 @@ Status CudaBackend::device_kernel_ids(const DeviceIds &request, uint64_t stream,
   args.table = reinterpret_cast<const uint32_t *>(mirrors_[request.pool].table);
   args.table_count = mirrors_[request.pool].count;
   args.vpages = reinterpret_cast<const uint32_t *>(request.vpages_address);
-  (request.wide ? reinterpret_cast<uint64_t &>(args.ids64) : reinterpret_cast<uint64_t &>(args.ids32)) = request.ids_address;
+  if (request.wide)
+    args.ids64 = reinterpret_cast<int64_t *>(request.ids_address);
+  else
+    args.ids32 = reinterpret_cast<int32_t *>(request.ids_address);
   args.sink_count = reinterpret_cast<unsigned long long *>(request.sink_count_address);
   args.scale = request.scale;
   args.offset = request.offset;

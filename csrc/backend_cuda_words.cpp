@@ -11,7 +11,7 @@ Status TicketWords::open(uint32_t slot_count, uint32_t layer_limit, ErrorDetail 
   slot_count_ = std::max(slot_count, 1u);
   all_ = layer_limit + 1;
   slots_ = std::make_unique<Slot[]>(slot_count_);
-  host_bytes_ = (uint64_t{lane_at(2)} * sizeof(uint32_t) + 4095) / 4096 * 4096;
+  host_bytes_ = (uint64_t{lane_at(4)} * sizeof(uint32_t) + 4095) / 4096 * 4096;
   void *memory = mmap(nullptr, host_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) return fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "mapping %llu bytes", static_cast<unsigned long long>(host_bytes_));
   host_words_ = static_cast<uint32_t *>(memory);
@@ -56,6 +56,8 @@ uint32_t TicketWords::value(uint32_t slot, uint32_t layers) const {
 CuResult TicketWords::write(uint32_t slot, uint32_t layers, CuStream stream) {
   const uint32_t word = value(slot, layers);
   if (CuResult r = device_.api().stream_write_value(stream, address(slot), word, cu::kWriteValueDefault); r != cu::kSuccess) return r;
+  // The end comes to the host with the ticket's end: its word is not needed, and each write costs the stream some microseconds.
+  if (layers >= all_) return cu::kSuccess;
   return device_.api().stream_write_value(stream, host_words_on_device_ + slot * sizeof(uint32_t), word, cu::kWriteValueDefault);
 }
 

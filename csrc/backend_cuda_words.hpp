@@ -32,7 +32,8 @@ class TicketWords {
 
   uint32_t progress(uint32_t slot) const; // As Backend::progress.
 
-  // Words of the host alone, a cache line each, for a lane to count its quanta: `index` 0 or 1. A stream writes them, the host polls them.
+  // Words of the host alone, a cache line each, in which a lane's streams count their quanta: `index` below 4. A stream writes its own, the host
+  // polls them.
   uint32_t lane_word(uint32_t index) const;
   CuResult write_lane_word(uint32_t index, uint32_t value, CuStream stream);
 

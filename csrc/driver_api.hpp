@@ -134,6 +134,7 @@ static_assert(sizeof(AccessDescription) == 12 && sizeof(CopyAttributes) == 24);
   X(event_destroy, "cuEventDestroy_v2", (CuEvent))                                                                                   \
   X(event_record, "cuEventRecord", (CuEvent, CuStream))                                                                              \
   X(event_query, "cuEventQuery", (CuEvent))                                                                                          \
+  X(event_elapsed, "cuEventElapsedTime", (float *, CuEvent, CuEvent))                                                               \
   X(event_synchronize, "cuEventSynchronize", (CuEvent))                                                                              \
   X(copy_async, "cuMemcpyAsync", (CuAddress, CuAddress, size_t, CuStream))                                                           \
   X(set8_async, "cuMemsetD8Async", (CuAddress, unsigned char, size_t, CuStream))                                                     \

@@ -3,10 +3,10 @@
 // (full width, short). Two kernels, so that the one for large pieces keeps its registers: the host picks by piece_bytes < 4096.
 #include "fragments.cuh"
 
-extern "C" __global__ void __launch_bounds__(512, 2) hicache_page_copy(const __grid_constant__ hicache::kernel::CopyArgs args) {
+extern "C" __global__ void __launch_bounds__(1024) hicache_page_copy(const __grid_constant__ hicache::kernel::CopyArgs args) {
   hicache::kernel::copy_large(args, args.list != nullptr ? args.list : args.inline_list);
 }
 
-extern "C" __global__ void __launch_bounds__(512) hicache_page_copy_small(const __grid_constant__ hicache::kernel::CopyArgs args) {
+extern "C" __global__ void __launch_bounds__(1024) hicache_page_copy_small(const __grid_constant__ hicache::kernel::CopyArgs args) {
   hicache::kernel::copy_small(args, args.list != nullptr ? args.list : args.inline_list);
 }

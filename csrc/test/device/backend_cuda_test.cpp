@@ -127,7 +127,8 @@ TEST(CudaBackend, LayersArriveOneByOne) {
     std::vector<TierCopy> copies;
     for (uint32_t p = 0; p < 2; p++) {
       for (uint32_t i = 0; i < 32; i++) {
-        const uint32_t device = p * 64 + 1 + (i * 7 + round) % 32, host = p * 64 + 1 + (i * 5) % 32;
+        // Pages of both pools are bytes of one arena: pool 1's first page here is past pool 0's last.
+        const uint32_t device = p * 128 + 1 + (i * 7 + round) % 32, host = p * 128 + 1 + (i * 5) % 32;
         fill(rig.host(p, host), rig.order.pools()[p].page_bytes, round * 10000 + p * 100 + i);
         copies.push_back({p, at(device), at(host)});
       }
@@ -402,18 +403,26 @@ TEST(CudaBackend, UrgentWorkOvertakesAndClassesAreInOrder) {
   std::vector<std::unique_ptr<Transfer>> bulk;
   Gate gate;
   gate.hold(rig.stream);
+  const FenceMark held = FenceMark::make(2, 1); // One fence for all: they become ready together.
+  OK(rig.backend.fence_record(held, rig.caller(), error));
+  CuStream idle = nullptr;
+  CU_OK(api().stream_create(&idle, cu::kStreamNonBlocking, 0));
   for (uint32_t i = 0; i < 8; i++) {
     std::vector<TierCopy> copies;
     for (uint32_t k = 0; k < 12; k++) copies.push_back({0, at(i * 12 + k), at(i * 12 + k)});
     const bool urgent = i == 7;
-    bulk.push_back(std::make_unique<Transfer>(i + 1, i, HICACHE_H2D, rig.order, copies, rig.caller(), urgent ? HICACHE_CLASS_URGENT : HICACHE_CLASS_NORMAL));
+    bulk.push_back(std::make_unique<Transfer>(i + 1, i, HICACHE_H2D, rig.order, copies, reinterpret_cast<uint64_t>(idle),
+                                               urgent ? HICACHE_CLASS_URGENT : HICACHE_CLASS_NORMAL));
+    bulk.back()->job.waits = {&held, 1};
     rig.backend.submit(bulk.back()->job);
   }
+  CU_OK(api().stream_synchronize(idle));
   gate.open();
   for (uint32_t i = 0; i < 8; i++) ASSERT_EQ(rig.done.wait(i + 1), HICACHE_OK);
   const auto order = rig.done.order();
   EXPECT_EQ(order.front(), 8u);
   for (uint32_t i = 1; i < 8; i++) EXPECT_EQ(order[i], i);
+  CU_OK(api().stream_destroy(idle));
 }
 
 TEST(CudaBackend, ResizeKeepsAddressesAndBytes) {

@@ -98,30 +98,47 @@ inline std::vector<uint32_t> range(uint32_t first, uint32_t count, uint32_t step
   return ids;
 }
 
-// A job with its pages; lives until it has finished.
-struct Transfer {
-  TransferJob job;
+// The pages of a transfer, in the chunks that a job reads.
+struct Pages {
   std::vector<std::unique_ptr<CopyChunk>> chunks;
+  uint32_t pool_mask = 0, page_count = 0;
+  uint64_t bytes = 0;
 
-  Transfer(hicache_ticket_t ticket, uint32_t slot, uint32_t direction, const LayerOrder &layers, const std::vector<TierCopy> &copies, uint64_t stream = 0,
-           uint32_t priority = HICACHE_CLASS_NORMAL) {
-    job.ticket = ticket;
-    job.slot = slot;
-    job.direction = direction;
-    job.priority = priority;
-    job.stream = stream;
+  Pages(const LayerOrder &layers, const std::vector<TierCopy> &copies) {
     for (const TierCopy &copy : copies) {
       if (chunks.empty() || chunks.back()->count == CopyChunk::kCapacity) {
         chunks.push_back(std::make_unique<CopyChunk>());
         if (chunks.size() > 1) chunks[chunks.size() - 2]->next = chunks.back().get();
       }
       chunks.back()->copies[chunks.back()->count++] = copy;
-      job.pool_mask |= 1u << copy.pool;
-      job.page_count++;
-      job.bytes += layers.pools()[copy.pool].page_bytes;
+      pool_mask |= 1u << copy.pool;
+      page_count++;
+      bytes += layers.pools()[copy.pool].page_bytes;
     }
-    job.copies = chunks.front().get();
   }
+};
+
+// A job with its pages; lives until it has finished.
+struct Transfer {
+  TransferJob job;
+  std::shared_ptr<const Pages> pages;
+
+  Transfer(hicache_ticket_t ticket, uint32_t slot, uint32_t direction, std::shared_ptr<const Pages> of, uint64_t stream = 0,
+           uint32_t priority = HICACHE_CLASS_NORMAL)
+      : pages(std::move(of)) {
+    job.ticket = ticket;
+    job.slot = slot;
+    job.direction = direction;
+    job.priority = priority;
+    job.stream = stream;
+    job.pool_mask = pages->pool_mask;
+    job.page_count = pages->page_count;
+    job.bytes = pages->bytes;
+    job.copies = pages->chunks.front().get();
+  }
+  Transfer(hicache_ticket_t ticket, uint32_t slot, uint32_t direction, const LayerOrder &layers, const std::vector<TierCopy> &copies, uint64_t stream = 0,
+           uint32_t priority = HICACHE_CLASS_NORMAL)
+      : Transfer(ticket, slot, direction, std::make_shared<Pages>(layers, copies), stream, priority) {}
 };
 
 inline void fill(void *at, uint64_t bytes, uint64_t seed) {

@@ -380,6 +380,7 @@ SIMULATED cuEventSynchronize(CuEvent handle) {
   event->changed.wait(lock, [&] { return event->passed == event->recorded; });
   return cu::kSuccess;
 }
+SIMULATED cuEventElapsedTime(float *ms, CuEvent, CuEvent) { return *ms = 1, cu::kSuccess; }
 SIMULATED cuStreamWaitEvent(CuStream stream, CuEvent handle, unsigned) {
   ENTER(stream);
   auto *event = static_cast<Event *>(handle);

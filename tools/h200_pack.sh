@@ -1,0 +1,13 @@
+#!/bin/sh
+# Builds what `make h200` runs on a machine with a GPU into out/h200: the device tests, the bench, its library, the test kernels. Machines with a GPU
+# need no compiler then. BUILD: a build folder configured with the kernels (make cuda).
+set -eu
+cd "$(dirname "$0")/.."
+BUILD=${BUILD:-build-cuda}
+OUT=${OUT_DIR:-out/h200}
+cmake -S . -B "$BUILD" -DCMAKE_BUILD_TYPE=Release >/dev/null
+cmake --build "$BUILD" -j "${JOBS:-2}" --target hicache_device_tests hicache_device_bench hicache_device_bench_library hicache_test_kernels
+mkdir -p "$OUT"
+cp "$BUILD/hicache_device_tests" "$BUILD/hicache_device_bench" "$BUILD/libhicache_device_bench_library.so" "$BUILD/hicache_test_kernels.fatbin" \
+  tools/h200_interference.py tools/h200_run.sh tools/h200_report.py "$OUT/"
+du -sh "$OUT"
