@@ -245,7 +245,11 @@ func (in *Interpreter) extend(c *call) error {
 	for i, arg := range growth {
 		s := &sequences[i]
 		b := &binding{kind: sequence, pages: map[uint32][]uint32{owner: plain(s.Pages)}, tokens: s.Tokens}
-		c.out.line("%s: %s in pages %s", arg.Key, count(uint64(s.Tokens), "token"), ranges(b.pages[owner]))
+		noun := "pages"
+		if len(s.Pages) == 1 {
+			noun = "page"
+		}
+		c.out.line("%s: %s in %s %s", arg.Key, count(uint64(s.Tokens), "token"), noun, ranges(b.pages[owner]))
 		if err := in.bindName(arg.Key, b); err != nil {
 			return err
 		}
