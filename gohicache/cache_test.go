@@ -318,3 +318,24 @@ func TestPinPrefix(t *testing.T) {
 	pin.Release()
 	pin.Release()
 }
+
+// TestPromptLargerThanHost is field case C54's kind: of a prompt that the host cannot hold its beginning is backed up, and comes back.
+func TestPromptLargerThanHost(t *testing.T) {
+	for name, pools := range geometries() {
+		for _, policy := range []hicache.WritePolicy{hicache.WriteThrough, hicache.WriteBack} {
+			t.Run(name+"/"+policy.String(), func(t *testing.T) {
+				s := open(t, hicache.Options{DeviceBytes: 128 * kib, HostBytes: 16 * kib, Pools: pools, WritePolicy: policy})
+				a := prompt(1, 401)
+				s.run(a)
+				s.flush()
+				s.evict(hicache.TierDevice)
+				s.flush()
+				hit := s.run(a)
+				if policy == hicache.WriteThrough && (hit.Host < 20 || hit.Host > 128) {
+					t.Fatalf("hit %+v", hit)
+				}
+				t.Logf("hit %+v", hit)
+			})
+		}
+	}
+}

@@ -1,13 +1,17 @@
 package hicache_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	hicache "github.com/hicache/hicache/gohicache"
 	"github.com/hicache/hicache/gohicache/storage/file"
@@ -309,5 +313,162 @@ func TestStorageGone(t *testing.T) {
 	s.flush()
 	if s.c.Stats().Degraded == "" {
 		t.Fatal("the cache does not say that it runs without storage")
+	}
+}
+
+// TestLeaseExpiry is field case C22: a lease whose time is over goes at once, or when its reader is done, which is counted.
+func TestLeaseExpiry(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, Pools: fullPools()})
+	load := func() *hicache.Lease {
+		m := s.c.Match(prompt(1, 20))
+		defer m.Release()
+		lease, err := s.c.Load(ctx, m, hicache.LoadOptions{TTL: 5 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lease
+	}
+	gone := func(lease *hicache.Lease) bool {
+		for range 1000 {
+			if lease.KernelIDs(hicache.Full) == nil && s.live(hicache.TierDevice, 0) == 0 {
+				return true
+			}
+			time.Sleep(time.Millisecond)
+		}
+		return false
+	}
+	if !gone(load()) {
+		t.Fatal("an expired lease holds its pages")
+	}
+	lease := load()
+	end, err := lease.Use()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); s.c.Stats().LeasesExpiredInUse == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the expiry is not counted")
+		}
+	}
+	if s.live(hicache.TierDevice, 0) != 5 {
+		t.Fatal("an expired lease gave its pages up under its reader")
+	}
+	end()
+	end()
+	if !gone(lease) || s.c.Stats().LeasesExpiredInUse != 1 {
+		t.Fatal("the lease lives on after its reader")
+	}
+	if _, err := lease.Use(); !errors.Is(err, hicache.ErrStale) {
+		t.Fatalf("use of an expired lease: %v", err)
+	}
+	lease.Release()
+}
+
+// TestManyPrefetches is field case C42: many requests whose whole prompts storage has, on a host and a device that hold a few, all at once: nobody
+// holds what another waits for.
+func TestManyPrefetches(t *testing.T) {
+	dir := t.TempDir()
+	t.Run("fill", func(t *testing.T) {
+		s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Storage: file.New(dir)})
+		for i := range 50 {
+			s.run(prompt(i, 40))
+			s.flush()
+		}
+	})
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, HostBytes: 12 * kib, Pools: windowPools(), Storage: file.New(dir), Prefetch: hicache.PrefetchWait})
+	var wg sync.WaitGroup
+	var stored atomic.Int64
+	for i := range 50 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			deadline, cancel := context.WithTimeout(ctx, 30*time.Second)
+			defer cancel()
+			tokens := prompt(i, 40)
+			m := s.c.Match(tokens)
+			defer m.Release()
+			lease, err := s.c.Load(deadline, m, hicache.LoadOptions{Wait: true})
+			if err != nil {
+				t.Errorf("request %d: %v", i, err)
+				return
+			}
+			defer lease.Release()
+			if err := lease.Wait(deadline); err != nil {
+				t.Errorf("request %d: %v", i, err)
+				return
+			}
+			s.check("prefetched", "", tokens, lease.PoolKernelIDs, 0, lease.Prefix()/pageTokens)
+			stored.Add(int64(lease.Hit().Storage))
+		}()
+	}
+	wg.Wait()
+	t.Logf("%d of 1800 tokens came from storage", stored.Load())
+	if stored.Load() < 180 {
+		t.Errorf("%d tokens came from storage", stored.Load())
+	}
+}
+
+// TestPreemptReadmit is field case C57: sequences are suspended and resumed while their copies are still under way.
+func TestPreemptReadmit(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 40 * kib, HostBytes: 64 * kib, Pools: windowPools(), Faults: &hicache.FaultOptions{Seed: 3, DelayMax: 1e6}})
+	r := rand.New(rand.NewPCG(1, 1))
+	type request struct {
+		seq    *hicache.Sequence
+		tokens []uint32
+		asleep bool
+	}
+	var list []*request
+	for i := range 4 {
+		tokens := prompt(i, 30)
+		seq, err := s.c.Begin(ctx, tokens, hicache.SequenceOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		step, err := s.c.Step(ctx, 0, []hicache.Growth{{Sequence: seq}}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.write("", tokens, s.stepTables(step, 0), 0, 7)
+		step.Close()
+		list = append(list, &request{seq: seq, tokens: tokens})
+	}
+	resumed := 0
+	for range 200 {
+		q := list[r.IntN(len(list))]
+		if !q.asleep {
+			if err := q.seq.Suspend(ctx); err != nil {
+				t.Fatal(err)
+			}
+			q.asleep = true
+			s.evict(hicache.TierDevice)
+			continue
+		}
+		if err := q.seq.Resume(ctx, hicache.SequenceOptions{}); errors.Is(err, hicache.ErrNoCapacity) {
+			continue
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		q.asleep = false
+		if r.IntN(2) == 0 { // straight away again, its load still under way
+			continue
+		}
+		step, err := s.c.Step(ctx, 0, []hicache.Growth{{Sequence: q.seq}}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range step.Layers() {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.check("resumed", "", q.tokens, s.stepTables(step, 0), 0, q.seq.Prefix()/pageTokens)
+		step.Close()
+		resumed++
+	}
+	for _, q := range list {
+		q.seq.Abort()
+	}
+	if resumed == 0 {
+		t.Fatal("nothing was resumed")
 	}
 }

@@ -3,6 +3,7 @@ package hicache
 import (
 	"context"
 	"iter"
+	"time"
 
 	"github.com/hicache/hicache/ffi/ids"
 	"github.com/hicache/hicache/gohicache/internal/lifecycle"
@@ -26,6 +27,9 @@ type LoadOptions struct {
 	NoStorage bool
 	// NoLoadBack uses only what is on the device, for when Match.Estimate says that computing is faster than loading.
 	NoLoadBack bool
+	// TTL, if positive, ends the lease after that time, for callers that may go away. While it is in use (Lease.Use, or inside Layers) the end waits
+	// for that, and is counted.
+	TTL time.Duration
 }
 
 // Load makes the matched prefix resident, takes pages for the new tokens, and leases all of them: what is on the host is queued for
@@ -39,7 +43,7 @@ func (c *Cache) Load(ctx context.Context, m *Match, o LoadOptions) (*Lease, erro
 		return nil, &Error{Op: "load", Err: ErrStale, Message: "the match is nil"}
 	}
 	h, err := c.core.Load(ctx, m.m, lifecycle.LoadRequest{Tokens: o.Tokens, Stream: uint64(o.Stream), Wait: o.Wait,
-		WindowTailOnly: o.WindowTailOnly, NoStorage: o.NoStorage, NoLoadBack: o.NoLoadBack})
+		WindowTailOnly: o.WindowTailOnly, NoStorage: o.NoStorage, NoLoadBack: o.NoLoadBack, TTL: o.TTL})
 	if err != nil {
 		return nil, c.publicError("load", err)
 	}
@@ -69,6 +73,8 @@ func (l *Lease) Hit() HitTokens {
 // ends; then nothing of the load was published, the pages' content is undefined and the request must be matched again.
 func (l *Lease) Layers() iter.Seq2[int, error] {
 	return func(yield func(int, error) bool) {
+		end, _ := l.h.Use()
+		defer end()
 		for _, layer := range l.c.layers {
 			err := l.h.WaitLayer(layer)
 			if err != nil {
@@ -118,6 +124,15 @@ func (l *Lease) StateSource(pool int) (ids.KernelID, bool) { return l.h.StateSou
 // SetCheckpoint says that the State pool's page of this lease holds the state after that many tokens (a page boundary), so that Insert
 // may publish it there. Without it a state is published only if the inserted tokens end at a page boundary.
 func (l *Lease) SetCheckpoint(tokens int) { l.h.SetCheckpoint(tokens) }
+
+// Use keeps the lease beyond its TTL until the returned function is called; ErrStale if it is over already.
+func (l *Lease) Use() (end func(), err error) {
+	end, ok := l.h.Use()
+	if !ok {
+		return end, &Error{Op: "use", Err: ErrStale, Message: "the lease is over"}
+	}
+	return end, nil
+}
 
 // Release ends the lease: its pages may move and be evicted again, and pages that were not inserted are given back. It cannot fail; a
 // second Release does nothing.

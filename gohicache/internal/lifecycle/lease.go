@@ -1,7 +1,9 @@
 package lifecycle
 
 import (
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
@@ -15,6 +17,46 @@ type Lease struct {
 	released atomic.Bool
 	kernel   [][]ids.KernelID // by pool, made when first asked for
 	hosts    [][]ids.HostPage // by pool: what the load read
+
+	mu      sync.Mutex
+	timer   *time.Timer
+	readers int  // uses that expiry waits for
+	expired bool // while readers were there
+}
+
+// Use keeps the lease past its time to live until the returned function is called; false if the lease is over.
+func (l *Lease) Use() (end func(), ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.released.Load() {
+		return func() {}, false
+	}
+	l.readers++
+	var once sync.Once
+	return func() { once.Do(l.endUse) }, true
+}
+
+func (l *Lease) endUse() {
+	l.mu.Lock()
+	l.readers--
+	over := l.expired && l.readers == 0
+	l.mu.Unlock()
+	if over {
+		l.Release()
+	}
+}
+
+// expire ends a lease whose time is over, or leaves that to the last reader.
+func (l *Lease) expire() {
+	l.mu.Lock()
+	l.expired = true
+	open := l.readers > 0
+	l.mu.Unlock()
+	if !open {
+		l.Release()
+	} else if !l.released.Load() {
+		l.c.count.expiredInUse.Add(1)
+	}
 }
 
 // Tokens is the number of tokens that there are pages for.
@@ -77,6 +119,11 @@ func (l *Lease) Release() {
 	if l.released.Swap(true) {
 		return
 	}
+	l.mu.Lock()
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.mu.Unlock()
 	l.c.holds.remove(l)
 	l.c.bug("lease release", l.c.eng.LeaseRelease(l.lease))
 	l.giveUp()

@@ -18,6 +18,7 @@ type LoadRequest struct {
 	WindowTailOnly bool
 	NoStorage      bool
 	NoLoadBack     bool
+	TTL            time.Duration
 }
 
 // Load makes a match resident, takes pages for the new tokens and leases all of it.
@@ -32,6 +33,11 @@ func (c *Core) Load(ctx context.Context, m *Match, request LoadRequest) (*Lease,
 		return nil, fromEngine(err)
 	}
 	c.holds.add(l, h.describe("lease"))
+	if request.TTL > 0 {
+		l.mu.Lock()
+		l.timer = time.AfterFunc(request.TTL, l.expire)
+		l.mu.Unlock()
+	}
 	return l, nil
 }
 
@@ -57,7 +63,10 @@ func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest) (*hold,
 		a = c.askFor(m.tokens, &m.request, true)
 	}
 	var h *hold
-	err = c.withRoom(ctx, request.Wait, func() (err error) {
+	err = c.withRoom(ctx, request.Wait, func(turn bool) (err error) {
+		if a.starved && turn { // others that were before it have let go of the host by now
+			a = c.storage.prefetch(ctx, m, a)
+		}
 		h, err = c.tryLoad(a, m, request)
 		if errors.Is(err, radix.ErrGap) { // a load that the match joined has failed, or its path was cleared
 			a = m.replace(a, c.askFor(m.tokens, &m.request, a.deviceOnly))
@@ -80,8 +89,9 @@ type retryAfter struct{ ops []*operation }
 
 func (*retryAfter) Error() string { return "room is on its way" }
 
-// withRoom runs try until it succeeds, fails for another reason than room, or waiting is over. Callers that wait take turns in order.
-func (c *Core) withRoom(ctx context.Context, wait bool, try func() error) error {
+// withRoom runs try until it succeeds, fails for another reason than room, or waiting is over. Callers that wait take turns in order; try
+// is told when it is the caller's turn.
+func (c *Core) withRoom(ctx context.Context, wait bool, try func(turn bool) error) error {
 	waiting, alone := false, false
 	defer func() {
 		if waiting {
@@ -90,7 +100,7 @@ func (c *Core) withRoom(ctx context.Context, wait bool, try func() error) error 
 	}()
 	for {
 		change := c.room.wait() // before the try: what is freed after it is not missed
-		err := try()
+		err := try(waiting)
 		var later *retryAfter
 		if errors.As(err, &later) {
 			for _, op := range later.ops {

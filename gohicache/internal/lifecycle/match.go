@@ -39,6 +39,7 @@ type answer struct {
 	refs    atomic.Int32
 
 	deviceOnly bool // the question was what needs no load
+	starved    bool // storage has more, but the host had no room for it
 }
 
 var answers = sync.Pool{New: func() any { return new(answer) }}
@@ -73,7 +74,7 @@ func (c *Core) ask(tokens []uint32, request *MatchRequest) *answer {
 func (c *Core) askFor(tokens []uint32, request *MatchRequest, deviceOnly bool) *answer {
 	a := answers.Get().(*answer)
 	c.tree.Match(request.Namespace, tokens, radix.MatchOptions{FullHit: request.FullHit, Join: true, NoLoad: deviceOnly, Priority: request.Priority}, &a.m)
-	a.path, a.storage, a.deviceOnly = c.newPin(a.m.Pin), 0, deviceOnly
+	a.path, a.storage, a.deviceOnly, a.starved = c.newPin(a.m.Pin), 0, deviceOnly, false
 	a.refs.Store(1)
 	return a
 }

@@ -14,14 +14,18 @@ import (
 
 // fetch is one prefetch: what storage has of a prompt beyond what device and host have.
 type fetch struct {
-	s      *storer
-	ns     radix.Namespace
-	tokens []uint32
-	from   int          // pages that device and host have
-	hashes []radix.Hash // of all whole pages of tokens
-	full   int          // end of the leading run of FULL pages in storage
-	sides  []int        // SWA and STATE pools: the ones of which only the end counts
-	found  [][]bool     // by such a pool: position from+i is in storage
+	s       *storer
+	ns      radix.Namespace
+	tokens  []uint32
+	from    int          // pages that device and host have
+	hashes  []radix.Hash // of all whole pages of tokens
+	full    int          // end of the leading run of FULL pages in storage
+	sides   []int        // SWA and STATE pools: the ones of which only the end counts
+	found   [][]bool     // by such a pool: position from+i is in storage
+	ask     func() *answer
+	starved bool    // the host had no room
+	answer  *answer // asked when the pages were published
+	end     int     // of what was published
 }
 
 // prefetchRounds bounds how often a prefetch is planned anew after an object turned out to be missing.
@@ -42,9 +46,13 @@ func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 	if gain := (pages - from) * c.cfg.PageTokens; gain <= 0 || gain < c.cfg.PrefetchMinTokens {
 		return a
 	}
-	f := &fetch{s: s, sides: slices.Concat(c.windows, c.states), ns: m.request.Namespace, tokens: m.tokens[:pages*c.cfg.PageTokens], from: from}
-	f.hashes = radix.HashPages(radix.NamespaceSeed(f.ns), f.tokens, c.cfg.PageTokens, make([]radix.Hash, 0, pages))
+	f, err := s.newFetch(m, a, pages)
+	if err != nil {
+		c.bug("hashes", err)
+		return a
+	}
 	if c.cfg.Prefetch == PrefetchBestEffort {
+		s.behind(f)
 		return a
 	}
 	if c.cfg.Prefetch == PrefetchTimeout {
@@ -53,19 +61,52 @@ func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	end, waited := f.alone(ctx)
-	if end <= from && !waited {
-		return a
+	f.ask = func() *answer { return c.ask(m.tokens, &m.request) }
+	waited := f.alone(ctx)
+	switch {
+	case f.answer != nil:
+		f.answer.storage = max(0, min(f.end, f.answer.m.Usable)-from)
+		return m.replace(a, f.answer)
+	case waited:
+		a = m.replace(a, f.ask())
 	}
-	now := c.ask(m.tokens, &m.request)
-	if !waited {
-		now.storage = max(0, min(end, now.m.Usable)-from)
+	a.starved = f.starved || waited
+	return a
+}
+
+func (s *storer) newFetch(m *Match, a *answer, pages int) (*fetch, error) {
+	c, from := s.c, a.m.Usable
+	f := &fetch{s: s, sides: slices.Concat(c.windows, c.states), ns: m.request.Namespace, tokens: m.tokens[:pages*c.cfg.PageTokens], from: from, end: from}
+	prior := radix.NamespaceSeed(f.ns)
+	if from > 0 {
+		last, err := c.tree.Hashes(a.path.id, from-1, from, nil)
+		if err != nil {
+			return nil, err
+		}
+		prior = &last[0]
 	}
-	return m.replace(a, now)
+	f.hashes = radix.HashPages(prior, f.tokens[from*c.cfg.PageTokens:], c.cfg.PageTokens, make([]radix.Hash, from, pages))
+	return f, nil
+}
+
+// behind runs a fetch for later requests, if room for one more is left.
+func (s *storer) behind(f *fetch) {
+	f.tokens = slices.Clone(f.tokens) // the match may be released before
+	s.mu.Lock()
+	busy := s.reading
+	s.mu.Unlock()
+	if busy > 0 || s.c.check() != nil {
+		return
+	}
+	s.readers.Add(1)
+	go func() {
+		defer s.readers.Done()
+		f.alone(s.c.background)
+	}()
 }
 
 // alone runs the fetch unless one for the same first page is under way: then it waits for that and reports so.
-func (f *fetch) alone(ctx context.Context) (end int, waited bool) {
+func (f *fetch) alone(ctx context.Context) (waited bool) {
 	s, key := f.s, f.s.keys.key(f.s.c.full, f.hashes[f.from])
 	s.mu.Lock()
 	other, busy := s.fetching[key]
@@ -79,7 +120,7 @@ func (f *fetch) alone(ctx context.Context) (end int, waited bool) {
 		case <-other:
 		case <-ctx.Done():
 		}
-		return f.from, true
+		return true
 	}
 	defer func() {
 		s.mu.Lock()
@@ -87,30 +128,78 @@ func (f *fetch) alone(ctx context.Context) (end int, waited bool) {
 		s.mu.Unlock()
 		close(mine)
 	}()
-	return f.run(ctx), false
+	f.run(ctx)
+	return false
 }
 
-// run looks, takes host pages, reads and publishes. It returns the end of the prefix that is on the host afterwards.
-func (f *fetch) run(ctx context.Context) int {
+// run looks, takes host pages, reads and publishes.
+func (f *fetch) run(ctx context.Context) {
 	limit := len(f.hashes)
 	for range prefetchRounds {
 		end, err := f.look(ctx, limit)
 		if err != nil {
 			f.failed(ctx, "exists", err)
-			return f.from
+			return
 		}
 		if end <= f.from {
 			f.s.c.count.storageMisses.Add(1)
-			return f.from
+			return
 		}
-		cut, end := f.bring(ctx, end)
-		if end > f.from || cut <= f.from || ctx.Err() != nil {
-			return end
+		bytes := f.bytesTo(end)
+		if !f.s.enter(ctx, bytes) {
+			f.starved = true
+			f.s.c.count.prefetchesCut.Add(1)
+			return
+		}
+		cut := f.bring(ctx, end)
+		f.s.exit(bytes)
+		if f.end > f.from || cut <= f.from || ctx.Err() != nil {
+			return
 		}
 		limit = cut // an object was not what storage said: plan again without it
 	}
-	return f.from
 }
+
+// bytesTo is what a fetch up to end takes of the host.
+func (f *fetch) bytesTo(end int) uint64 {
+	c := f.s.c
+	total := uint64(end-f.from) * c.host[c.full].PageBytes
+	for _, p := range f.sides {
+		total += uint64(min(end-f.from, c.window[p])) * c.host[p].PageBytes
+	}
+	return total
+}
+
+// enter waits until the fetches under way leave room in their share of the host arena. Who waits holds no host page for it.
+func (s *storer) enter(ctx context.Context, bytes uint64) bool {
+	for {
+		change := s.change.wait()
+		s.mu.Lock()
+		ok := s.reading == 0 || s.reading+bytes <= s.c.cfg.HostBytes/hostShareFetch
+		if ok {
+			s.reading += bytes
+		}
+		s.mu.Unlock()
+		if ok {
+			return true
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (s *storer) exit(bytes uint64) {
+	s.mu.Lock()
+	s.reading -= bytes
+	s.mu.Unlock()
+	s.change.ring()
+}
+
+// hostShareFetch is the share of the host arena that fetches may fill at once, as its divisor. One fetch may always run.
+const hostShareFetch = 2
 
 func (f *fetch) failed(ctx context.Context, op string, err error) {
 	if ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -183,27 +272,29 @@ func (f *fetch) usable(limit int) int {
 }
 
 // bring reads [from, end) and publishes it; where the host has no room for so much, a shorter prefix. It returns the first position that
-// could not be read (end if all could) and the end of what was published, from if nothing was.
-func (f *fetch) bring(ctx context.Context, end int) (cut, published int) {
+// could not be read, end if all could.
+func (f *fetch) bring(ctx context.Context, end int) (cut int) {
 	c := f.s.c
 	b, end := f.takeRoom(end)
 	if b == nil {
+		f.starved = true
 		c.count.prefetchesCut.Add(1)
-		return f.from, f.from
+		return f.from
 	}
 	cut = f.read(ctx, b, end)
 	if cut < end {
 		c.count.prefetchesCut.Add(1)
 		if len(f.sides) > 0 { // windows and states were those of end
 			f.giveBack(b)
-			return cut, f.from
+			return cut
 		}
 	}
 	if cut <= f.from {
 		f.giveBack(b)
-		return cut, f.from
+		return cut
 	}
-	return cut, f.publish(b, cut)
+	f.publish(b, cut)
+	return cut
 }
 
 // brought are host pages taken for a fetch: FULL [from, end), and of each other pool what a prefix that ends at end needs.
@@ -298,8 +389,8 @@ func (s *storer) readBatch(ctx context.Context, pool int, pages []ids.HostPage, 
 	return len(errs)
 }
 
-// publish gives the pages up to end to the tree.
-func (f *fetch) publish(b *brought, end int) int {
+// publish gives the pages up to end to the tree, and asks again before anybody else can evict them.
+func (f *fetch) publish(b *brought, end int) {
 	c := f.s.c
 	request := radix.InsertHostRequest{Namespace: f.ns, Tokens: f.tokens[:end*c.cfg.PageTokens], From: f.from, Pages: b.full[:end-f.from],
 		Windows: make([][]radix.HostWindow, len(c.cfg.Pools)), Refill: c.policy() != WriteBack, Stored: true}
@@ -314,12 +405,16 @@ func (f *fetch) publish(b *brought, end int) int {
 	var freed radix.Freed
 	c.plan.Lock()
 	_, err := c.tree.InsertHost(&request, &freed)
+	if err == nil && f.ask != nil {
+		f.answer = f.ask()
+	}
 	c.plan.Unlock()
 	if err != nil { // the prefix went meanwhile
 		c.count.prefetchesCut.Add(1)
 		f.giveBack(b)
-		return f.from
+		return
 	}
+	f.end = end
 	if rest := b.full[end-f.from:]; len(rest) > 0 {
 		for len(freed.Host) <= c.full {
 			freed.Host = append(freed.Host, nil)
@@ -329,5 +424,4 @@ func (f *fetch) publish(b *brought, end int) int {
 	c.giveBack(&freed)
 	c.count.prefetches.Add(1)
 	c.count.prefetchPages.Add(uint64(len(request.Pages)))
-	return end
 }

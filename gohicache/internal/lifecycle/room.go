@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
@@ -86,32 +87,48 @@ func (c *Core) demandQuotas(demands []ffi.Demand) bool {
 	return true
 }
 
-// evictDevice gives up scratch.want device pages. It returns how many went, and the back-ups that have to end before more do (write_back).
+// evictDevice gives up scratch.want device pages. It returns how many went, and the back-ups that have to end before more do (write_back). Where
+// the host has no room for those it tries fewer pages; only if it can take none at all are pages dropped, so that eviction makes progress.
 func (c *Core) evictDevice() (ops []*operation, gone int) {
-	r := &c.scratch.evict
-	request := radix.EvictRequest{Tier: radix.Device, Want: c.scratch.want, Unbacked: radix.Drop}
+	unbacked := radix.Drop
 	if c.policy() == WriteBack && c.cfg.HostBytes > 0 {
-		request.Unbacked = radix.Back
+		unbacked = radix.Back
 	}
-	c.tree.Evict(&request, r)
+	for {
+		ops, gone, refused := c.evictPass(unbacked)
+		if gone > 0 || len(ops) > 0 || !refused {
+			return ops, gone
+		}
+		if !halve(c.scratch.want) {
+			_, gone, _ = c.evictPass(radix.Drop)
+			c.count.hostPressure.Add(uint64(gone))
+			return nil, gone
+		}
+	}
+}
+
+// halve makes every quota smaller, down to one; false if none was larger.
+func halve(want []int) bool {
+	some := false
+	for p, n := range want {
+		if n > 1 {
+			want[p], some = n/2, true
+		}
+	}
+	return some
+}
+
+// evictPass is one pass of the tree and what it entails; refused says that a back-up found no room on the host.
+func (c *Core) evictPass(unbacked radix.Unbacked) (ops []*operation, gone int, refused bool) {
+	r := &c.scratch.evict
+	c.tree.Evict(&radix.EvictRequest{Tier: radix.Device, Want: c.scratch.want, Unbacked: unbacked}, r)
 	ops, failed := c.runBackUps(r.BackUps)
 	c.evicted(radix.Device, r)
 	for _, n := range r.Gone {
 		gone += n
 	}
 	c.giveBack(&r.Freed)
-	if gone == 0 && len(ops) == 0 && failed > 0 {
-		// The host is full and nothing there can go: what is unbacked is dropped, as a last resort, so that eviction makes progress.
-		request.Unbacked = radix.Drop
-		c.tree.Evict(&request, r)
-		c.evicted(radix.Device, r)
-		for _, n := range r.Gone {
-			gone += n
-		}
-		c.count.hostPressure.Add(uint64(gone))
-		c.giveBack(&r.Freed)
-	}
-	return ops, gone
+	return ops, gone, failed > 0
 }
 
 // runBackUps submits the back-ups that an eviction asked for; those that find no room on the host are given up.
@@ -226,17 +243,23 @@ func (c *Core) backUp(path *pin, stream uint64) {
 	}
 }
 
-// submitBackUp takes host pages for a back-up and queues its copies; nil, and the back-up ended, if there is no room or the engine refuses.
+// submitBackUp takes host pages for a back-up and queues its copies; where the host has no room for all, for a shorter prefix. nil, and the
+// back-up ended, if there is no room at all or the engine refuses.
 func (c *Core) submitBackUp(b *radix.BackUp, stream uint64, path *pin) *operation {
 	op := &operation{backUp: b.ID}
-	takes := c.hostPagesFor(b, op)
-	if !c.takeHost(takes) {
-		c.endBackUp(op, false)
-		return nil
+	n := len(b.Full)
+	for !c.takeHost(c.hostPagesFor(b, n, op)) {
+		if n /= 2; n == 0 || path == nil { // an eviction needs the end of what it backs up, not the beginning
+			c.endBackUp(op, false)
+			return nil
+		}
+	}
+	if n < len(b.Full) {
+		c.count.backUpsSkippedPages.Add(uint64(len(b.Full) - n))
 	}
 	copies := c.scratch.copies[:0]
-	for i, v := range b.Full {
-		copies = append(copies, ffi.Copy{Pool: uint32(c.full), DevicePage: v, HostPage: op.full[i]})
+	for i, h := range op.full {
+		copies = append(copies, ffi.Copy{Pool: uint32(c.full), DevicePage: b.Full[i], HostPage: h})
 	}
 	for _, p := range c.windows {
 		for i := range op.windows[p] {
@@ -264,9 +287,18 @@ func (c *Core) submitBackUp(b *radix.BackUp, stream uint64, path *pin) *operatio
 	return op
 }
 
-// hostPagesFor makes room in op for the host pages of a back-up and lists the takes that fill it.
-func (c *Core) hostPagesFor(b *radix.BackUp, op *operation) []ffi.HostPages {
-	n := len(c.cfg.Pools)
+// hostPagesFor makes room in op for the host pages of the first n full pages of a back-up and of what goes with them, and lists the takes that
+// fill it.
+func (c *Core) hostPagesFor(b *radix.BackUp, n int, op *operation) []ffi.HostPages {
+	end := 1 << 62
+	if n < len(b.Full) {
+		end = b.FullAt[n]
+	}
+	upTo := func(at []int, end int) int { // how many of the ascending positions are below end
+		i, _ := slices.BinarySearch(at, end)
+		return i
+	}
+	pools := len(c.cfg.Pools)
 	var takes []ffi.HostPages
 	add := func(p, count int) []ids.HostPage {
 		pages := make([]ids.HostPage, count)
@@ -275,14 +307,14 @@ func (c *Core) hostPagesFor(b *radix.BackUp, op *operation) []ffi.HostPages {
 		}
 		return pages
 	}
-	op.full = add(c.full, len(b.Full))
-	op.windows = make([][]ids.HostPage, n)
+	op.full = add(c.full, n)
+	op.windows = make([][]ids.HostPage, pools)
 	for _, p := range c.windows {
-		op.windows[p] = add(p, len(b.Windows[p]))
+		op.windows[p] = add(p, upTo(b.WindowsAt[p], end))
 	}
-	op.states = make([][]ids.HostPage, n)
+	op.states = make([][]ids.HostPage, pools)
 	for _, p := range c.states {
-		op.states[p] = add(p, len(b.States[p]))
+		op.states[p] = add(p, upTo(b.StatesAt[p], end))
 	}
 	return takes
 }

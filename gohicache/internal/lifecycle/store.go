@@ -31,6 +31,8 @@ type storer struct {
 	degraded string // why storage is off, "" while it is on
 	readOnly bool   // full: reads go on
 	fetching map[storage.Key]chan struct{}
+	reading  uint64 // bytes of the host arena that fetches fill
+	readers  sync.WaitGroup
 	change   signal
 }
 
@@ -334,7 +336,10 @@ func (s *storer) drain(ctx context.Context) error {
 	}
 }
 
-func (s *storer) wait() { <-s.end }
+func (s *storer) wait() {
+	<-s.end
+	s.readers.Wait()
+}
 
 func (s *storer) stats(out *metrics.Stats) {
 	s.mu.Lock()
