@@ -14,7 +14,7 @@ VERSION    := 0.1.0
 
 export HICACHE_LIBRARY ?= $(CURDIR)/$(BUILD)/libhicache.so
 
-.PHONY: all help lib bin demo test bench lint install clean format
+.PHONY: all help lib bin demo test bench engine-bench lint install clean format
 .PHONY: test-c test-go test-cgo test-race test-cli test-bindings test-abi test-docs sabotage asan tsan soak cuda h200
 
 all: lib bin ## Build build/libhicache.so and bin/hicache
@@ -84,8 +84,16 @@ tsan: ## csrc tests under ThreadSanitizer
 	@$(CMAKE) --build build-tsan -j $(JOBS) --target hicache_tests
 	build-tsan/hicache_tests --gtest_brief=1
 
-bench: lib bin ## Go benchmarks in a form that benchstat reads
-	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchmem ./ffi/... ./gohicache/...
+bench: lib bin engine-bench ## Go benchmarks in a form that benchstat reads (BENCH=pattern, BENCH_COUNT=times); bars: bin/hicache bench engine|cache|hitrate
+	CGO_ENABLED=0 $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCH_COUNT) -timeout 60m ./ffi/... ./gohicache/...
+
+BENCH       ?= .
+BENCH_COUNT ?= 1
+
+engine-bench: lib ## Build build/engine_bench, which hicache bench engine runs for what is measured through C
+	@$(CONFIGURE) -B $(BUILD) -DHICACHE_TESTS=OFF -DHICACHE_BENCH=ON >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target engine_bench
+	@rm -f $(BUILD).log
 
 lint: ## go vet, staticcheck, gofmt, clang-format, clang-tidy (the last three where installed)
 	@tools/lint.sh

@@ -5,6 +5,7 @@ go 1.25.0
 require (
 	github.com/hicache/hicache v0.0.0
 	github.com/zeebo/xxh3 v1.1.0
+	golang.org/x/sys v0.30.0
 )
 
 require github.com/klauspost/cpuid/v2 v2.2.10 // indirect
