@@ -384,12 +384,13 @@ func (t *Tree) demoteTail(n *node, r *backUp, f *Freed) {
 	}
 	e := &t.evictor
 	*e = evictor{t: t, f: f}
-	for n.pools[t.full].dev > 0 && n.start+n.pools[t.full].dev-1 >= low {
-		i := int(n.pools[t.full].dev) - 1
-		if t.col(n, colHost)[i] == ids.None {
-			break
-		}
-		e.demotePage(n, i)
+	host := t.col(n, colHost)
+	from := int(n.pools[t.full].dev)
+	for from > 0 && n.start+int32(from-1) >= low && host[from-1] != ids.None {
+		from--
+	}
+	if from < int(n.pools[t.full].dev) {
+		e.demoteRun(n, from)
 	}
 	e.close(n)
 }

@@ -208,26 +208,31 @@ func (e *evictor) tailHasWindow(n *node) bool {
 	return t.col(n, colFlags)[last]&windowBit(t.rank[e.pool]) != 0
 }
 
-// trimLeaf gives up pages from the tail of a leaf of the device tree, at least one unless the leaf is skipped.
+// trimLeaf gives up pages from the tail of a leaf of the device tree, run by run, at least one page unless the leaf is skipped.
 func (e *evictor) trimLeaf(n *node) {
 	t := e.t
 	lost := 0
 	whole := t.cfg.WholeLeaf
 	window := t.cfg.Pools[e.pool].Role == SWA
-	for n.pools[t.full].dev > 0 && (whole || e.short()) {
-		i := int(n.pools[t.full].dev) - 1
-		if t.col(n, colHost)[i] != ids.None {
-			e.demotePage(n, i)
-		} else if e.req.Unbacked == Drop && mayDrop(n, i) {
-			e.dropFrom(n, i)
-		} else {
+	for n.has(t.full) && (whole || e.short()) {
+		from, hosted := e.tailRun(n, window)
+		k := int(n.pools[t.full].dev) - from
+		switch {
+		case hosted:
+			e.demoteRun(n, from)
+		case e.req.Unbacked == Drop && mayDrop(n, from):
+			e.dropRun(n, from)
+		default:
 			if e.req.Unbacked != Back || !e.backUpTail(n) {
 				e.skip(n)
 			}
-			break
+			k = 0
 		}
-		lost++
-		if whole {
+		lost += k
+		if k == 0 || whole {
+			if k == 0 {
+				break
+			}
 			continue
 		}
 		e.ask()
@@ -242,45 +247,98 @@ func (e *evictor) trimLeaf(n *node) {
 	e.close(n)
 }
 
-// demotePage takes the last device page of a leaf off the device; the host keeps it.
-func (e *evictor) demotePage(n *node, i int) {
+// tailRun is how far down the next victims at the tail of a leaf reach, all of which have a host copy or none has: one page where somebody asks
+// after every page, else as many as are wanted.
+func (e *evictor) tailRun(n *node, window bool) (from int, hosted bool) {
 	t := e.t
-	e.takePage(n, i, Demoted)
-	t.ledgers[t.full].dup.Add(-1)
-	if i == int(n.pages)-1 {
-		for _, p := range t.states {
-			if n.pools[p].dev > 0 {
-				kind := Dropped
-				if n.pools[p].host > 0 {
-					kind = Demoted
-				}
-				e.gone(p, kind, n.end()-1, 1)
-				t.dropState(n, p, e.f)
-			}
-		}
+	to := int(n.pools[t.full].dev)
+	most := 1
+	if t.cfg.WholeLeaf {
+		most = to
+	} else if e.req.Stop == nil && !window {
+		most = e.req.Want[e.pool] - e.r.Gone[e.pool] - e.r.Pending[e.pool]
 	}
+	least := max(0, to-most)
+	if n.pools[t.full].host == 0 {
+		return least, false
+	}
+	host := t.col(n, colHost)
+	hosted = host[to-1] != ids.None
+	for from = to - 1; from > least && (host[from-1] != ids.None) == hosted; from-- {
+	}
+	return from, hosted
 }
 
-// takePage frees the device page i of n and the windows that go with it.
-func (e *evictor) takePage(n *node, i int, kind Reason) {
+// demoteRun takes the device pages from page from on off the device; the host keeps them.
+func (e *evictor) demoteRun(n *node, from int) {
 	t := e.t
+	to := int(n.pools[t.full].dev)
+	e.takeRun(n, from, Demoted)
 	dev, flags := t.col(n, colDevice), t.col(n, colFlags)
-	e.f.device(t.full, dev[i])
-	dev[i] = ids.None
-	for s, w := range t.swa {
-		if flags[i]&windowBit(s) != 0 {
-			e.gone(w.pool, kind, int(n.start)+i, 1)
+	for i := from; i < to; i++ {
+		dev[i] = ids.None
+		flags[i] &^= windowMask
+	}
+	t.ledgers[t.full].dup.Add(int64(from - to))
+	if to < int(n.pages) {
+		return
+	}
+	for _, p := range t.states {
+		if n.pools[p].dev > 0 {
+			kind := Dropped
+			if n.pools[p].host > 0 {
+				kind = Demoted
+			}
+			e.gone(p, kind, n.end()-1, 1)
+			t.dropState(n, p, e.f)
 		}
 	}
-	t.clearWindows(n, i, flags)
-	t.addDev(n, t.full, -1)
-	e.gone(t.full, kind, int(n.start)+i, 1)
-	t.emit(Removed, Device, t.full, kind, n, i, i+1)
 }
 
-// mayDrop reports whether nobody relies on what dropFrom takes along: stores pin host copies, and a node with a pin must not end.
-func mayDrop(n *node, i int) bool {
-	if n.anyPin() && (i == 0 || i < int(n.hostEnd)) {
+// takeRun takes the device pages from page from on, and the windows that go with them, off the books; none of them is in flight.
+func (e *evictor) takeRun(n *node, from int, kind Reason) {
+	t := e.t
+	to := int(n.pools[t.full].dev)
+	dev, flags := t.col(n, colDevice)[from:to], t.col(n, colFlags)[from:to]
+	for i := len(dev) - 1; i >= 0; i-- {
+		e.f.device(t.full, dev[i])
+	}
+	for s, w := range t.swa {
+		if n.pools[w.pool].dev == 0 {
+			continue
+		}
+		if c := countBits(flags, windowBit(s)); c > 0 {
+			t.addDev(n, w.pool, -c)
+			e.goneWindows(n, s, from, to, kind)
+		}
+	}
+	t.addDev(n, t.full, int32(from-to))
+	e.gone(t.full, kind, int(n.start)+from, to-from)
+	t.emit(Removed, Device, t.full, kind, n, from, to)
+}
+
+// goneWindows counts and tells of the windows among pages [from, to) of n, runs from the tail down.
+func (e *evictor) goneWindows(n *node, s, from, to int, kind Reason) {
+	t := e.t
+	flags, bit, pool := t.col(n, colFlags), windowBit(s), t.swa[s].pool
+	for hi := to; hi > from; {
+		if flags[hi-1]&bit == 0 {
+			hi--
+			continue
+		}
+		lo := hi
+		for lo > from && flags[lo-1]&bit != 0 {
+			lo--
+		}
+		e.gone(pool, kind, int(n.start)+lo, hi-lo)
+		t.emit(Removed, Device, pool, kind, n, lo, hi)
+		hi = lo
+	}
+}
+
+// mayDrop reports whether nobody relies on what dropRun takes along: stores pin host copies, and a node with a pin must not end.
+func mayDrop(n *node, from int) bool {
+	if n.anyPin() && (from == 0 || from < int(n.hostEnd)) {
 		return false
 	}
 	return !pinnedBelow(n)
@@ -295,13 +353,13 @@ func pinnedBelow(n *node) bool {
 	return false
 }
 
-// dropFrom gives up page i of a leaf for good, with whatever lies beyond it on the host.
-func (e *evictor) dropFrom(n *node, i int) {
+// dropRun gives up the pages of a leaf from page from on for good, with whatever lies beyond them on the host.
+func (e *evictor) dropRun(n *node, from int) {
 	t := e.t
 	for n.kid != nil {
 		t.detach(n.kid, Dropped, e.f)
 	}
-	for int(n.pages) > i+1 {
+	for n.pages > n.pools[t.full].dev {
 		e.dropHostTail(n, Dropped)
 	}
 	for _, p := range t.states {
@@ -311,11 +369,13 @@ func (e *evictor) dropFrom(n *node, i int) {
 		}
 		t.dropStateHost(n, p, e.f, Dropped)
 	}
-	for s := range t.swa {
-		t.dropWindowHost(n, s, i, e.f, Dropped)
+	for s, w := range t.swa {
+		for i := from; n.pools[w.pool].host > 0 && i < int(n.pages); i++ {
+			t.dropWindowHost(n, s, i, e.f, Dropped)
+		}
 	}
-	e.takePage(n, i, Dropped)
-	t.shrink(n, i)
+	e.takeRun(n, from, Dropped)
+	t.shrink(n, from)
 }
 
 // close settles the place of a node that the pass has changed, and ends it if it has no page left.
@@ -327,6 +387,7 @@ func (e *evictor) close(n *node) {
 		e.t.remove(n)
 		return
 	}
+	e.t.thin(n)
 	e.t.reconcile(n)
 }
 

@@ -77,7 +77,7 @@ func (t *Tree) col(n *node, c int) []uint32 {
 	return n.strip[lo : lo+int(n.pages)]
 }
 
-// shrink gives up the last pages of n. What is left of a strip that is mostly unused is copied out, so that memory follows the pages.
+// shrink gives up the last pages of n; see thin.
 func (t *Tree) shrink(n *node, pages int) {
 	t.version++
 	*n.strip.live() -= uint32(int(n.pages) - pages)
@@ -85,9 +85,9 @@ func (t *Tree) shrink(n *node, pages int) {
 	if n.hashes != nil {
 		n.hashes = n.hashes[:pages:pages]
 	}
-	t.thin(n)
 }
 
+// thin copies n's pages out of a strip that is mostly unused, so that memory follows the pages.
 func (t *Tree) thin(n *node) {
 	if n.room < 16 || n.pages == 0 || *n.strip.live()*2 >= uint32(n.room) {
 		return
