@@ -82,7 +82,7 @@ func (t *Tree) collect(n *node, f *Freed) {
 		f.device(p, n.pools[p].devID)
 		f.host(p, n.pools[p].hostID)
 	}
-	*n.strip.live() -= uint32(n.pages)
+	t.unuse(n.strip, int(n.pages))
 	t.slab.put(n)
 }
 

@@ -83,6 +83,9 @@ func (t *Tree) Insert(req *InsertRequest, r *InsertResult) error {
 	if err := t.checkPrefix(n, k, req.From); err != nil {
 		return err
 	}
+	if spare != nil && n != nil && int(n.start)+k >= end { // somebody else was faster
+		t.spares.put(spare)
+	}
 	if n == nil {
 		if end == 0 {
 			if req.Pin {
@@ -157,14 +160,14 @@ func (t *Tree) prepare(req *InsertRequest, end int) (at int, s strip, hashes []H
 
 // layPages fills the device column and the window bits of a strip for positions [at, end).
 func (t *Tree) layPages(s strip, req *InsertRequest, at, end int) {
-	room := end - at
-	dev := s[room*(t.pt+colDevice):][:room]
+	room, pages := t.room(s), end-at
+	dev := s[room*(t.pt+colDevice):][:pages]
 	for i, v := range req.Pages[at-req.From:] {
 		dev[i] = uint32(v)
 	}
-	flags := s[room*(t.pt+colFlags):][:room]
+	flags := s[room*(t.pt+colFlags):][:pages]
 	for k, w := range t.swa {
-		for i := max(0, windowFrom(req, w.pool)-at); i < room; i++ {
+		for i := max(0, windowFrom(req, w.pool)-at); i < pages; i++ {
 			flags[i] |= windowBit(k)
 		}
 	}
@@ -322,6 +325,9 @@ func (t *Tree) setWindows(n *node, i int, mask uint32, reason Reason) {
 func (t *Tree) grow(n *node, req *InsertRequest, r *InsertResult, at int, spare strip, hashes []Hash, now uint64) *node {
 	from, end := n.end(), req.From+len(req.Pages)
 	if spare == nil || from < at {
+		if spare != nil {
+			t.spares.put(spare)
+		}
 		at, hashes = from, nil
 		spare = t.newStrip(end - at)
 		copy(spare, req.Tokens[at*t.pt:end*t.pt])

@@ -1,6 +1,10 @@
 package radix
 
-import "github.com/hicache/hicache/ffi/ids"
+import (
+	"sync"
+
+	"github.com/hicache/hicache/ffi/ids"
+)
 
 // A strip is the memory of a run of pages: one allocation with the tokens of all pages, then one column of words for each per-page value, then
 // one word that counts the pages still used by the nodes that share the strip (a split shares it). Tokens never change once a node is in
@@ -37,26 +41,92 @@ const windowMask = uint32(1<<maxWindowPools-1) << firstWindowBit
 // readyWindows are the presence bits of f whose pages have arrived.
 func readyWindows(f uint32) uint32 { return f & windowMask &^ (f >> pendingShift) }
 
+// newStrip returns a strip with room for at least pages, all of them counted as used and without values; tokens are undefined. It needs no lock of the tree's.
 func (t *Tree) newStrip(pages int) strip {
-	s := make(strip, pages*(t.pt+t.cols)+1)
-	s[len(s)-1] = uint32(pages)
+	s := t.spares.take(pages, t.pt+t.cols)
+	if s == nil {
+		s = make(strip, pages*(t.pt+t.cols)+1)
+	}
+	*s.live() = uint32(pages)
+	room := t.room(s)
 	for c := range t.cols {
+		v := ids.None
 		if c == colFlags {
-			continue
+			v = 0
 		}
-		col := s[pages*t.pt+c*pages:][:pages]
+		col := s[room*(t.pt+c):][:pages]
 		for i := range col {
-			col[i] = ids.None
+			col[i] = v
 		}
 	}
 	return s
 }
 
+// room is the size of a strip in pages.
+func (t *Tree) room(s strip) int { return (len(s) - 1) / (t.pt + t.cols) }
+
 func (s strip) live() *uint32 { return &s[len(s)-1] }
+
+// unuse says that pages of s have no node any more. A strip without any is kept for the next insert.
+func (t *Tree) unuse(s strip, pages int) {
+	*s.live() -= uint32(pages)
+	if *s.live() == 0 {
+		t.spares.put(s)
+	}
+}
+
+// spares keeps strips whose pages are gone, because in a full cache every insert follows an eviction: memory that is warm in the caches of the processor and no work for
+// the garbage collector. Bounded by number and size.
+type spares struct {
+	mu    sync.Mutex
+	list  [64]strip
+	n     int
+	words int
+}
+
+const maxSpareWords = 4 << 20
+
+// take returns a spare with room for pages and at most a sixteenth more, or nil.
+func (p *spares) take(pages, stride int) strip {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	best, need := -1, pages*stride+1
+	for i := range p.n {
+		if l := len(p.list[i]); l >= need && l <= need+need/16 && (best < 0 || l < len(p.list[best])) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	s := p.list[best]
+	p.drop(best)
+	return s
+}
+
+func (p *spares) drop(i int) {
+	p.words -= len(p.list[i])
+	p.n--
+	p.list[i], p.list[p.n] = p.list[p.n], nil
+}
+
+// put keeps s, in the place of the oldest if need be.
+func (p *spares) put(s strip) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.n > 0 && (p.n == len(p.list) || p.words+len(s) > maxSpareWords) {
+		p.drop(0)
+	}
+	if p.words+len(s) <= maxSpareWords {
+		p.list[p.n] = s
+		p.n++
+		p.words += len(s)
+	}
+}
 
 func (t *Tree) setStrip(n *node, s strip, off, pages int) {
 	n.strip, n.off, n.pages = s, int32(off), int32(pages)
-	n.room = int32((len(s) - 1) / (t.pt + t.cols))
+	n.room = int32(t.room(s))
 }
 
 // tokens are the token ids of n's pages.
@@ -80,7 +150,7 @@ func (t *Tree) col(n *node, c int) []uint32 {
 // shrink gives up the last pages of n; see thin.
 func (t *Tree) shrink(n *node, pages int) {
 	t.version++
-	*n.strip.live() -= uint32(int(n.pages) - pages)
+	t.unuse(n.strip, int(n.pages)-pages)
 	n.pages = int32(pages)
 	if n.hashes != nil {
 		n.hashes = n.hashes[:pages:pages]
@@ -95,9 +165,9 @@ func (t *Tree) thin(n *node) {
 	s := t.newStrip(int(n.pages))
 	copy(s, t.tokens(n))
 	for c := range t.cols {
-		copy(s[int(n.pages)*(t.pt+c):], t.col(n, c))
+		copy(s[t.room(s)*(t.pt+c):], t.col(n, c))
 	}
-	*n.strip.live() -= uint32(n.pages)
+	t.unuse(n.strip, int(n.pages))
 	t.setStrip(n, s, 0, int(n.pages))
 	if n.hashes != nil {
 		n.hashes = append([]Hash(nil), n.hashes...)

@@ -32,6 +32,7 @@ type Tree struct {
 	version  uint64 // changes with every structural change
 	spaces   map[Namespace]*node
 	kids     childTable
+	spares   spares
 	slab     slab
 	orders   []order
 	ledgers  []ledger
