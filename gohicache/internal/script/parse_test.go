@@ -103,7 +103,7 @@ func TestMisuse(t *testing.T) {
 
 func TestPromptTakesInputLines(t *testing.T) {
 	var out, errOut strings.Builder
-	code := Main(nil, Options{}, strings.NewReader("help poll\nopen device=4096\n  full colour=red\n\nhelp fits\n"), &out, &errOut)
+	code := Main(nil, Options{}, strings.NewReader("# pasted\nhelp poll\n----\nold output\n\nopen device=4096\n  full colour=red\n----\n\nhelp fits\n"), &out, &errOut)
 	for _, want := range []string{"reads completions", `"colour=red" is not an argument of full`, "whether a take would succeed"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, out.String())

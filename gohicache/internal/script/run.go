@@ -9,14 +9,17 @@ import (
 	"strings"
 )
 
-// RunFile runs all blocks of a parsed script on a fresh interpreter and returns one result a block. The interpreter is closed at the end;
-// the error is what closing said.
-func RunFile(f *File, library string) ([]Result, error) {
+// RunFile runs all blocks of a parsed script on a fresh interpreter and returns one result a block; each, if not nil, sees them as they come. The
+// interpreter is closed at the end; the error is what closing said.
+func RunFile(f *File, library string, each func(*Block, *Result)) ([]Result, error) {
 	in := NewInterpreter()
 	in.Library = library
 	results := make([]Result, len(f.Blocks))
 	for i := range f.Blocks {
 		results[i] = in.Run(&f.Blocks[i])
+		if each != nil {
+			each(&f.Blocks[i], &results[i])
+		}
 	}
 	return results, in.Close()
 }
@@ -52,20 +55,23 @@ func runNamed(name string, o Options, out, errOut io.Writer) int {
 		fmt.Fprintln(errOut, err)
 		return 2
 	}
-	results, err := RunFile(f, o.Library)
 	code := 0
+	each := func(b *Block, r *Result) {
+		if o.Rewrite {
+			return
+		}
+		if !r.OK {
+			code = 1
+		}
+		printResult(out, f, b, r, o.JSON)
+	}
+	results, err := RunFile(f, o.Library, each)
 	if err != nil {
 		fmt.Fprintf(errOut, "%s: close: %v\n", name, err)
 		code = 1
 	}
 	if o.Rewrite {
 		return max(code, rewrite(f, results, errOut))
-	}
-	for i := range results {
-		if !results[i].OK {
-			code = 1
-		}
-		printResult(out, f, &f.Blocks[i], &results[i], o.JSON)
 	}
 	return code
 }
@@ -139,19 +145,30 @@ func prompt(o Options, in io.Reader, out, errOut io.Writer) int {
 	return 0
 }
 
-// readCommand reads one line, and the lines up to an empty one if the command takes input.
+// readCommand reads one line, and the lines up to an empty one if the command takes input. Comments and expected outputs are passed over, so
+// that a script can be pasted.
 func readCommand(scanner *bufio.Scanner) (string, bool) {
 	if !scanner.Scan() {
 		return "", false
 	}
 	text := scanner.Text()
+	if text == separator {
+		for scanner.Scan() && strings.TrimSpace(scanner.Text()) != "" {
+		}
+		return "", true
+	}
+	if strings.HasPrefix(text, "#") {
+		return "", true
+	}
 	name, _, err := parseCommand(text)
 	if verb := find(name); err != nil || verb == nil || !strings.Contains(verb.usage, "\n") {
 		return text, true
 	}
 	for scanner.Scan() {
 		line := scanner.Text()
-		if strings.TrimSpace(line) == "" {
+		if strings.TrimSpace(line) == "" || line == separator {
+			for line == separator && scanner.Scan() && strings.TrimSpace(scanner.Text()) != "" {
+			}
 			return text, true
 		}
 		text += "\n  " + strings.TrimSpace(line)

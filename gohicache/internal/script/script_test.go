@@ -57,7 +57,7 @@ func checkScript(t *testing.T, name, text string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	results, err := RunFile(f, "")
+	results, err := RunFile(f, "", nil)
 	if err != nil {
 		t.Errorf("close: %v", err)
 	}
@@ -117,7 +117,7 @@ func TestManualExamples(t *testing.T) {
 			checkScript(t, f.Name, body)
 			continue
 		}
-		results, err := RunFile(f, "")
+		results, err := RunFile(f, "", nil)
 		if err != nil {
 			t.Errorf("close: %v", err)
 		}
