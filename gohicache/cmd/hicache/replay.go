@@ -111,6 +111,7 @@ type replayOptions struct {
 	verify      string
 	idlePages   int
 	settle      string
+	answers     string
 	copyThreads int
 	json        bool
 	report      string
@@ -127,6 +128,7 @@ func replayFlags(o *replayOptions) *cli.Flags {
 	addWorkloadFlags(f, &o.workload, "")
 	f.Int(&o.limit, "limit", "requests", 0, "stop after so many; 0: the whole trace, or 1000 of a workload")
 	f.Bool(&o.asBlocks, "as-blocks", "a prompt is its ids as whole blocks, full hits count, answers are left out: the definition of published hit rates")
+	f.String(&o.answers, "answers", "auto|stepped|leased", "auto", "stepped: the open requests are sequences that decode together, a page a step, and own their pages without a lease between steps; leased: prompt and answer at once under one lease; auto: stepped, except as blocks or with state pools")
 	addShapeFlags(f, &o.shape)
 	f.String(&o.storage, "storage", "DIR[:SIZE]", "", "a folder for the storage tier, and the most it may hold")
 	f.String(&o.backend, "backend", replay.Backends, "cpu", "cpu moves every byte; null keeps tables and a tag a page, for tiers larger than this machine")
@@ -247,6 +249,10 @@ func (o *replayOptions) config(f *cli.Flags, errOut io.Writer) (*replay.Config, 
 	if err != nil {
 		return nil, fmt.Errorf("option --verify: %w", err)
 	}
+	stepped, err := o.stepped(&g)
+	if err != nil {
+		return nil, err
+	}
 	if o.settle != "auto" && o.settle != "on" && o.settle != "off" {
 		return nil, fmt.Errorf("option --settle: %q is not auto, on or off", o.settle)
 	}
@@ -255,7 +261,7 @@ func (o *replayOptions) config(f *cli.Flags, errOut io.Writer) (*replay.Config, 
 	}
 	c := &replay.Config{Seed: o.workload.Seed, Limit: o.limit, AsBlocks: o.asBlocks, Geometry: g, PageTokens: o.shape.pageTokens, Device: o.shape.device,
 		Host: o.shape.host, Backend: o.backend, WritePolicy: o.writePolicy, Eviction: o.eviction, WindowsTail: o.shape.windows == "tail",
-		Concurrency: o.shape.concurrency, Verify: verification, IdlePages: o.idlePages, Settle: o.settle == "on" || o.settle == "auto" && o.shape.concurrency == 1, Library: o.shape.library, Sabotage: uint32(o.sabotage),
+		Stepped: stepped, Concurrency: o.shape.concurrency, Verify: verification, IdlePages: o.idlePages, Settle: o.settle == "on" || o.settle == "auto" && o.shape.concurrency == 1, Library: o.shape.library, Sabotage: uint32(o.sabotage),
 		CopyThreads: o.copyThreads, Record: o.report != ""}
 	if o.faultSeed == 0 && o.faultPPM != 0 || o.faultPPM < 0 || o.faultPPM > 1e6 {
 		return nil, fmt.Errorf("option --fault-ppm: %d: want 0 to 1000000, and --fault-seed with it", o.faultPPM)
@@ -274,6 +280,23 @@ func (o *replayOptions) config(f *cli.Flags, errOut io.Writer) (*replay.Config, 
 		return nil, err
 	}
 	return c, nil
+}
+
+// stepped resolves --answers.
+func (o *replayOptions) stepped(g *geometry.Geometry) (bool, error) {
+	can := !o.asBlocks && !g.Has(geometry.State)
+	switch o.answers {
+	case "auto":
+		return can, nil
+	case "leased":
+		return false, nil
+	case "stepped":
+		if !can {
+			return false, errors.New("option --answers: stepped goes neither with --as-blocks nor with state pools")
+		}
+		return true, nil
+	}
+	return false, fmt.Errorf("option --answers: %q is not auto, stepped or leased", o.answers)
 }
 
 func (o *replayOptions) openSource(f *cli.Flags, c *replay.Config) (err error) {

@@ -54,6 +54,7 @@ type Config struct {
 	Eviction     string
 	WindowsTail  bool // only a prompt's last window gets window pages
 
+	Stepped     bool // answers grow step by step in a batch of sequences; else a request's pages are leased for prompt and answer at once
 	Concurrency int
 	Verify      Verification
 	IdlePages   int  // moved at most at each idle point

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"iter"
 	"runtime"
 	"slices"
 	"sync"
@@ -29,11 +30,16 @@ type mismatch struct {
 // memory is how a backend's pages are written and checked.
 type memory interface {
 	write(items []item) error
-	// check returns how many items are wrong, and the first of them. wait blocks until a layer's loads have arrived; loading says that
-	// some of the items may still be on their way.
-	check(items []item, lease *hicache.Lease, loading bool) (wrong int, first *mismatch, err error)
+	// check returns how many items are wrong, and the first of them. h waits for each layer's loads; loading says that some of the items may
+	// still be on their way.
+	check(items []item, h holder, loading bool) (wrong int, first *mismatch, err error)
 	// bytes is what writing or checking the item touches.
 	bytes(it *item) int64
+}
+
+// holder is a lease or an open step: while it lives, its pages stay where they are.
+type holder interface {
+	Layers() iter.Seq2[int, error]
 }
 
 // newMemory picks the memory of the cache's device.
@@ -84,10 +90,10 @@ func (m *byteMemory) write(items []item) error {
 	})
 }
 
-func (m *byteMemory) check(items []item, lease *hicache.Lease, loading bool) (int, *mismatch, error) {
+func (m *byteMemory) check(items []item, h holder, loading bool) (int, *mismatch, error) {
 	bad := &findings{}
 	if !loading { // still walk the layers: a page may be on its way for another request
-		for _, err := range lease.Layers() {
+		for _, err := range h.Layers() {
 			if err != nil {
 				return 0, nil, err
 			}
@@ -104,7 +110,7 @@ func (m *byteMemory) check(items []item, lease *hicache.Lease, loading bool) (in
 		})
 		return bad.wrong(), bad.first, err
 	}
-	for layer, err := range lease.Layers() {
+	for layer, err := range h.Layers() {
 		if err != nil {
 			return 0, nil, err
 		}
@@ -218,8 +224,8 @@ func (m *tagMemory) write(items []item) error {
 	})
 }
 
-func (m *tagMemory) check(items []item, lease *hicache.Lease, _ bool) (wrong int, first *mismatch, err error) {
-	for _, err := range lease.Layers() {
+func (m *tagMemory) check(items []item, h holder, _ bool) (wrong int, first *mismatch, err error) {
+	for _, err := range h.Layers() {
 		if err != nil {
 			return 0, nil, err
 		}

@@ -23,6 +23,9 @@ type request struct {
 	digests   []stamp.Digest
 	match     *hicache.Match
 	lease     *hicache.Lease
+	sequence  *hicache.Sequence // instead of match and lease when answers are stepped
+	step      *hicache.Step     // open while the prompt is computed
+	written   int               // tokens whose KV is in the pages, when answers are stepped
 	hit       hicache.HitTokens
 	submitted time.Time     // when Load returned
 	submit    time.Duration // how long Load took
@@ -31,6 +34,8 @@ type request struct {
 	checks, writes []item
 	hostMoved      []bool // of one pool's reused pages
 	moved          int    // of the pages to check, those that have changed their place
+	pagesChecked   int    // and found right
+	pagesMoved     int    // of these
 
 	done     chan struct{} // closed when the forward has ended
 	wrong    int
@@ -79,6 +84,9 @@ func namespaceOf(row *trace.Request) hicache.Namespace {
 
 // begin matches, loads and takes pages. On an error the request holds nothing.
 func (q *request) begin(ctx context.Context, r *run, wait bool) error {
+	if r.cfg.Stepped {
+		return q.beginStepped(ctx, r, wait)
+	}
 	q.match = r.cache.MatchWith(q.tokens[:q.prompt], hicache.MatchOptions{Namespace: q.namespace, FullHit: r.cfg.AsBlocks})
 	start := time.Now()
 	lease, err := r.cache.Load(ctx, q.match, hicache.LoadOptions{Tokens: len(q.tokens), Wait: wait, WindowTailOnly: r.cfg.WindowsTail})
@@ -92,46 +100,85 @@ func (q *request) begin(ctx context.Context, r *run, wait bool) error {
 	return nil
 }
 
+// view is how a request's pages lie while something holds them.
+type view struct {
+	prefix  int // tokens
+	virtual []ids.VirtualPage
+	kernel  func(pool int) ([]ids.KernelID, error) // one a page
+	upto    int                                    // tokens that are to be in the pages
+}
+
 // plan lists the pages to check and to write, and looks up in the ledger which of them have moved. It is the run's goroutine that does it.
 func (q *request) plan(r *run) error {
+	return q.planPages(r, view{q.lease.Prefix(), q.lease.VirtualPages(), func(pool int) ([]ids.KernelID, error) { return q.lease.PoolKernelIDs(pool), nil }, len(q.tokens)})
+}
+
+func (q *request) planPages(r *run, v view) error {
 	q.checks, q.writes, q.moved = q.checks[:0], q.writes[:0], 0
+	q.virtual = append(q.virtual[:0], v.virtual...)
 	pageTokens := r.cfg.PageTokens
-	reused := q.lease.Prefix() / pageTokens
-	q.virtual = append(q.virtual[:0], q.lease.VirtualPages()...)
-	virtual := q.virtual
+	reused, pages := v.prefix/pageTokens, (v.upto+pageTokens-1)/pageTokens
 	for pool := range r.cache.Pools() {
 		info := &r.cache.Pools()[pool]
-		kernel := q.lease.PoolKernelIDs(pool)
+		kernel, err := v.kernel(pool)
+		if err != nil {
+			return err
+		}
 		if info.Role == hicache.State {
 			q.planState(r, pool, kernel)
 			continue
 		}
-		if len(kernel) < len(q.digests) || len(virtual) < len(q.digests) {
-			return fmt.Errorf("pool %s: %d kernel ids and %d virtual pages for %d pages", info.Name, len(kernel), len(virtual), len(q.digests))
+		if len(kernel) < pages || len(q.virtual) < pages {
+			return fmt.Errorf("pool %s: %d kernel ids and %d virtual pages for %d pages", info.Name, len(kernel), len(q.virtual), pages)
 		}
-		needed := neededFrom(info, q.lease.Prefix())
+		needed := neededFrom(info, v.prefix)
 		q.findHostMoves(r, pool, reused)
-		for i, d := range q.digests {
-			it := item{pool: pool, page: i, kernel: kernel[i], digest: d, tokens: min(pageTokens, len(q.tokens)-i*pageTokens)}
+		for i := range pages {
 			sink := r.cache.IsSink(pool, kernel[i])
 			switch {
 			case i >= reused && !sink:
-				r.ledger.write(pool, virtual[i], r.cache.PhysicalPage(pool, kernel[i]), d, q.row.Index)
-				q.writes = append(q.writes, it)
+				q.addWrite(r, pool, i, kernel[i], v.upto)
 			case i < reused && sink && i >= needed:
-				return &missingPage{pool: info.Name, page: i, virtual: virtual[i], prefix: q.lease.Prefix()}
+				return &missingPage{pool: pool, page: i, kernel: kernel[i], tokens: v.prefix}
 			case i < reused && !sink:
-				moved := r.ledger.reuse(pool, virtual[i], r.cache.PhysicalPage(pool, kernel[i]), d, q.row.Index)
-				if r.wants(d) {
-					q.checks = append(q.checks, it)
-					if moved || q.hostMoved[i] {
-						q.moved++
-					}
-				}
+				q.addCheck(r, pool, i, kernel[i], v.upto, q.hostMoved[i])
 			}
 		}
 	}
 	return nil
+}
+
+// item is the page at a position when the first upto tokens of the request are written.
+func (q *request) item(r *run, pool, page int, kernel ids.KernelID, upto int) item {
+	start := page * r.cfg.PageTokens
+	end := min(start+r.cfg.PageTokens, upto)
+	d := q.digests[page]
+	if end < min(start+r.cfg.PageTokens, len(q.tokens)) { // a page that is not full yet
+		before := stamp.Root(q.row.Namespace)
+		if page > 0 {
+			before = q.digests[page-1]
+		}
+		d = stamp.Next(before, q.tokens[start:end])
+	}
+	return item{pool: pool, page: page, kernel: kernel, digest: d, tokens: end - start}
+}
+
+func (q *request) addWrite(r *run, pool, page int, kernel ids.KernelID, upto int) {
+	it := q.item(r, pool, page, kernel, upto)
+	r.ledger.write(pool, q.virtual[page], r.cache.PhysicalPage(pool, kernel), it.digest, q.row.Index)
+	q.writes = append(q.writes, it)
+}
+
+// addCheck lists a page for checking. movedElsewhere says that it moved on the tier that it came from.
+func (q *request) addCheck(r *run, pool, page int, kernel ids.KernelID, upto int, movedElsewhere bool) {
+	it := q.item(r, pool, page, kernel, upto)
+	moved := r.ledger.reuse(pool, q.virtual[page], r.cache.PhysicalPage(pool, kernel), it.digest, q.row.Index)
+	if r.wants(it.digest) {
+		q.checks = append(q.checks, it)
+		if moved || movedElsewhere {
+			q.moved++
+		}
+	}
 }
 
 // neededFrom is the first page of a prefix that a pool must have: all of a FULL pool's, the last window's of an SWA pool.
@@ -159,7 +206,7 @@ func (q *request) planState(r *run, pool int, kernel []ids.KernelID) {
 // first seen.
 func (q *request) findHostMoves(r *run, pool, reused int) {
 	q.hostMoved = append(q.hostMoved[:0], make([]bool, reused)...)
-	if r.cfg.Host.IsZero() || reused == 0 {
+	if r.cfg.Host.IsZero() || reused == 0 || q.lease == nil {
 		return
 	}
 	names := q.lease.HostPages(pool)
@@ -176,24 +223,46 @@ func (q *request) findHostMoves(r *run, pool, reused int) {
 	}
 }
 
-// missingPage is a hit on a page that is not there.
+// missingPage is a hit on a page that is not there, or an own page that is gone.
 type missingPage struct {
-	pool         string
-	page, prefix int
-	virtual      ids.VirtualPage
+	pool, page int
+	kernel     ids.KernelID
+	tokens     int // that ought to be there
 }
 
 func (m *missingPage) Error() string {
-	return fmt.Sprintf("pool %s: page %d (virtual page %d) of a hit of %d tokens has no page on the device: its kernel id is the sink's", m.pool, m.page, m.virtual, m.prefix)
+	return fmt.Sprintf("the page has no place on the device, its kernel id is the sink's, although the first %d tokens ought to be there", m.tokens)
+}
+
+// blame makes a missing page the request's mismatch; false if err is something else.
+func (q *request) blame(r *run, err error) bool {
+	var missing *missingPage
+	if !errors.As(err, &missing) {
+		return false
+	}
+	it := q.item(r, missing.pool, missing.page, missing.kernel, missing.tokens)
+	q.wrong, q.first, q.forwards = 1, &mismatch{it, missing.Error()}, nil
+	return true
 }
 
 // forward checks what is reused and computes the rest, in a goroutine of its own.
 func (q *request) forward(r *run) {
 	defer close(q.done)
+	if q.step != nil {
+		defer q.step.Close()
+	}
 	loading := q.hit.Host+q.hit.Storage > 0
-	q.wrong, q.first, q.forwards = r.memory.check(q.checks, q.lease, loading)
-	if q.forwards == nil && loading { // the tree must know of the arrival before anything is published behind it
-		q.forwards = q.lease.Wait(context.Background())
+	if q.step != nil {
+		q.compute(r, q.step, loading)
+	} else {
+		q.compute(r, q.lease, loading)
+	}
+}
+
+// compute checks and writes what was planned.
+func (q *request) compute(r *run, h holder, loading bool) {
+	q.wrong, q.first, q.forwards = r.memory.check(q.checks, h, loading)
+	if loading {
 		q.arrived = time.Since(q.submitted)
 	}
 	if q.forwards != nil || q.first != nil {
@@ -202,6 +271,8 @@ func (q *request) forward(r *run) {
 	for i := range q.checks {
 		q.checked += r.memory.bytes(&q.checks[i])
 	}
+	q.pagesChecked += len(q.checks)
+	q.pagesMoved += q.moved
 	q.forwards = r.memory.write(q.writes)
 }
 
@@ -215,10 +286,18 @@ func (q *request) end(r *run) error {
 	if q.first != nil {
 		return errMismatch
 	}
+	if q.sequence != nil {
+		return q.sequence.Finish()
+	}
 	return r.cache.Insert(q.lease, q.tokens)
 }
 
+// release lets go of everything; again does nothing.
 func (q *request) release() {
+	if q.sequence != nil {
+		q.sequence.Abort() // nothing after Finish
+		return
+	}
 	q.lease.Release()
 	q.match.Release()
 }

@@ -61,6 +61,7 @@ type Result struct {
 	MovesDuringTransfer uint64 `json:"moves_during_transfer"`
 	Evictions           ByTier `json:"evictions"`             // pages
 	NoCapacity          int64  `json:"no_capacity"`           // times a request had to wait for the oldest open one
+	Preempted           int64  `json:"preempted"`             // sequences that gave way to older ones and began again
 	FailedLoads         int64  `json:"failed_loads"`          // begun again
 	FailedLoad          string `json:"failed_load,omitempty"` // why, the last one
 
@@ -151,7 +152,7 @@ func (r *Result) lines() []line {
 	return []line{
 		{"Requests", "requests", grouped(r.Requests)}, {"Requests", "prompt", tokens(r.PromptTokens)}, {"Requests", "answers", tokens(r.OutputTokens)},
 		{"Requests", "wall time", fmt.Sprintf("%.2f s", r.WallS)}, {"Requests", "rate", fmt.Sprintf("%.0f requests/s, %s tokens/s", r.RequestsPerS, grouped(int64(r.TokensPerS)))},
-		{"Requests", "waited for room", grouped(r.NoCapacity)}, {"Requests", "loads that failed and were tried again", grouped(r.FailedLoads)},
+		{"Requests", "waited for room", grouped(r.NoCapacity)}, {"Requests", "gave way and began again", grouped(r.Preempted)}, {"Requests", "loads that failed and were tried again", grouped(r.FailedLoads)},
 		{"Hits", "from device", tokens(r.HitTokens.Device)}, {"Hits", "from host", tokens(r.HitTokens.Host)}, {"Hits", "from storage", tokens(r.HitTokens.Storage)},
 		{"Hits", "hit rate, tokens", fmt.Sprintf("%.4f", r.HitRateTokens)}, {"Hits", "hit rate, blocks", fmt.Sprintf("%.4f", r.HitRateBlocks)},
 		{"Checks", "reused pages verified", grouped(r.PagesVerified)}, {"Checks", "of these relocated", grouped(r.RelocatedPagesVerified)},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	hicache "github.com/hicache/hicache/gohicache"
@@ -30,8 +31,10 @@ type run struct {
 	watch  *sampler
 	open   []*request // oldest first
 	spare  []*request
-	idles  int
-	start  time.Time
+	// preempted requests begin again before the stream goes on.
+	preempted []*request
+	idles     int
+	start     time.Time
 }
 
 // Run replays the stream. When ctx ends the open requests are finished and the result is marked partial. The result is never nil; the error says
@@ -67,13 +70,16 @@ func (r *run) loop(ctx context.Context) error {
 			return errors.Join(err, r.drain(ctx))
 		}
 		for len(r.open) >= r.cfg.Concurrency {
-			if err := r.endOldest(ctx); err != nil {
+			if err := r.advance(ctx); err != nil {
 				return errors.Join(err, r.drain(ctx))
 			}
 		}
 		if ctx.Err() != nil {
 			r.result.Partial = true
 			break
+		}
+		if err := r.resume(ctx); err != nil {
+			return errors.Join(err, r.drain(ctx))
 		}
 		if err := r.begin(ctx, row); errors.Is(err, context.Canceled) && ctx.Err() != nil {
 			r.result.Partial = true
@@ -107,13 +113,14 @@ func (r *run) begin(ctx context.Context, row *trace.Request) error {
 // beginWithRetry gets the request its pages and starts its forward. retries is how often a failed load may be tried again.
 func (r *run) beginWithRetry(ctx context.Context, q *request, retries int) error {
 	q.done = make(chan struct{})
-	q.arrived, q.checked = 0, 0
+	q.arrived, q.checked, q.pagesChecked, q.pagesMoved = 0, 0, 0, 0
+	q.wrong, q.first, q.forwards = 0, nil, nil
 	for {
 		err := q.begin(ctx, r, false)
 		if errors.Is(err, hicache.ErrNoCapacity) {
 			r.result.NoCapacity++
 			if len(r.open) > 0 {
-				if err := r.endOldest(ctx); err != nil {
+				if err := r.advance(ctx); err != nil {
 					return err
 				}
 				continue
@@ -129,19 +136,26 @@ func (r *run) beginWithRetry(ctx context.Context, q *request, retries int) error
 		}
 		break
 	}
-	if err := q.plan(r); err != nil {
-		q.release()
-		var missing *missingPage
-		if errors.As(err, &missing) {
-			r.result.Mismatches++
-			r.result.Mismatch = fmt.Sprintf("request %d: %v\n", q.row.Index, missing)
-			return nil
-		}
-		return err
+	plan := q.plan
+	if r.cfg.Stepped {
+		plan = q.planPrompt
 	}
-	r.open = append(r.open, q)
-	go q.forward(r)
-	return nil
+	err := plan(r)
+	if err == nil {
+		r.open = append(r.open, q)
+		go q.forward(r)
+		return nil
+	}
+	if q.step != nil {
+		q.step.Close()
+	}
+	if q.blame(r, err) {
+		close(q.done)
+		r.open = append(r.open, q) // ends as a mismatch
+		return nil
+	}
+	q.release()
+	return err
 }
 
 // waitForRoom is for a request that does not fit although nothing else is open: copies in flight may still hold what it needs.
@@ -155,11 +169,23 @@ func (r *run) waitForRoom(ctx context.Context, q *request) error {
 	return err
 }
 
+// advance makes room among the open requests: the oldest ends, or with stepped answers the batch takes a step.
+func (r *run) advance(ctx context.Context) error {
+	if r.cfg.Stepped {
+		return r.round(ctx)
+	}
+	return r.endOldest(ctx)
+}
+
 // endOldest waits for the oldest open request and publishes it; then the server is idle for a moment.
 func (r *run) endOldest(ctx context.Context) error {
 	q := r.open[0]
 	r.open = r.open[1:]
-	err := q.end(r)
+	return r.settle(ctx, q, q.end(r))
+}
+
+// settle accounts for a request that has ended with err.
+func (r *run) settle(ctx context.Context, q *request, err error) error {
 	switch {
 	case errors.Is(err, errMismatch):
 		r.result.Mismatches += int64(q.wrong)
@@ -193,8 +219,8 @@ func (r *run) count(q *request) {
 	block := r.cfg.Source.BlockTokens()
 	res.blocks += int64((q.prompt + block - 1) / block)
 	res.hitBlocks += int64(q.hit.Total() / block)
-	res.PagesVerified += int64(len(q.checks))
-	res.RelocatedPagesVerified += int64(q.moved)
+	res.PagesVerified += int64(q.pagesChecked)
+	res.RelocatedPagesVerified += int64(q.pagesMoved)
 	res.BytesVerified += q.checked
 	r.watch.latency(q)
 }
@@ -220,11 +246,44 @@ func (r *run) idle(ctx context.Context) error {
 	return nil
 }
 
+// resume begins preempted requests again, oldest first, as far as fewer than Concurrency are open.
+func (r *run) resume(ctx context.Context) error {
+	slices.SortFunc(r.preempted, func(a, b *request) int { return a.row.Index - b.row.Index })
+	for len(r.preempted) > 0 {
+		q := r.preempted[0]
+		for len(r.open) >= r.cfg.Concurrency {
+			if err := r.advance(ctx); err != nil {
+				return err
+			}
+		}
+		r.preempted = slices.DeleteFunc(r.preempted, func(p *request) bool { return p == q })
+		if err := r.beginWithRetry(ctx, q, failedLoadRetries); err != nil {
+			return fmt.Errorf("request %d, begun again: %w", q.row.Index, err)
+		}
+	}
+	return nil
+}
+
 // drain ends all open requests.
 func (r *run) drain(ctx context.Context) error {
 	var first error
-	for len(r.open) > 0 {
-		if err := r.endOldest(ctx); err != nil && first == nil {
+	if r.cfg.Stepped && ctx.Err() != nil { // answers are not finished once the run is interrupted
+		for _, q := range r.open {
+			<-q.done
+			q.release()
+		}
+		r.open, r.preempted = nil, nil
+	}
+	for len(r.open)+len(r.preempted) > 0 {
+		if len(r.open) == 0 {
+			if first != nil || ctx.Err() != nil || r.result.Mismatches > 0 {
+				break // what was preempted is not part of a partial result
+			}
+			if first = r.resume(ctx); first != nil {
+				continue
+			}
+		}
+		if err := r.advance(ctx); err != nil && first == nil {
 			first = err
 		}
 	}

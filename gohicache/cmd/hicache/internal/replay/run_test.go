@@ -77,11 +77,14 @@ func mustRun(t *testing.T, ctx context.Context, c *Config) *Result {
 }
 
 func TestEveryShapeAndBackend(t *testing.T) {
-	for _, shape := range []string{"llama-3-8b", "gemma-3-27b", "gpt-oss-20b", "deepseek-v3"} {
-		for _, backend := range []string{"cpu", "null"} {
+	for _, shape := range geometry.Names() {
+		for _, backend := range []string{"cpu", "cpu stepped", "null", "null stepped"} {
 			t.Run(shape+"/"+backend, func(t *testing.T) {
 				c := config(t, shape, "12000tok", "60000tok", 300)
-				c.Backend = backend
+				c.Backend, _, c.Stepped = strings.Cut(backend, " ")
+				if c.Stepped && c.Geometry.Has(geometry.State) {
+					return // sequences do not say where their state is
+				}
 				r := mustRun(t, context.Background(), c)
 				if r.Requests != 300 || r.HitTokens.Device == 0 || r.HitTokens.Host == 0 || r.PagesVerified == 0 || r.LoadBacks == 0 || r.Evictions.Device == 0 {
 					t.Errorf("%+v", r)
@@ -124,9 +127,16 @@ func TestReportOfARun(t *testing.T) {
 
 // With failing copies loads fail and are tried again, back-ups are lost, and still nothing wrong is ever reused; a seed repeats exactly.
 func TestFaultsNeverReachTheReader(t *testing.T) {
+	for _, stepped := range []bool{false, true} {
+		faultsRepeat(t, stepped)
+	}
+}
+
+func faultsRepeat(t *testing.T, stepped bool) {
 	var first *Result
 	for range 2 {
 		c := config(t, "gemma-3-27b", "12000tok", "60000tok", 300)
+		c.Stepped = stepped
 		c.Concurrency, c.Faults = 1, &hicache.FaultOptions{Seed: 11, FailPPM: 50000, DelayMax: time.Millisecond}
 		r := mustRun(t, context.Background(), c)
 		if r.FailedLoads == 0 || r.HitTokens.Host == 0 || r.Requests != 300 {
@@ -246,9 +256,10 @@ func (s *spoiler) write(items []item) error {
 
 func TestAWrongPageIsFoundAndExplained(t *testing.T) {
 	needLibrary(t)
-	for _, backend := range []string{"cpu", "null"} {
+	for _, backend := range []string{"cpu", "cpu stepped", "null", "null stepped"} {
 		c := config(t, "gemma-3-27b", "40000tok", "0", 400)
-		c.Backend, c.Concurrency = backend, 1 // at more, the spoiled page may be a duplicate that is never published
+		c.Backend, _, c.Stepped = strings.Cut(backend, " ")
+		c.Concurrency = 1 // at more, the spoiled page may be a duplicate that is never published
 		c.wrap = func(m memory) memory {
 			s := &spoiler{memory: m}
 			s.left.Store(1)
@@ -267,7 +278,7 @@ func TestAWrongPageIsFoundAndExplained(t *testing.T) {
 				t.Errorf("%s: the explanation lacks %q:\n%s", backend, want, r.Mismatch)
 			}
 		}
-		if backend == "cpu" && !strings.Contains(r.Mismatch, "layer 5, K") {
+		if c.Backend == "cpu" && !strings.Contains(r.Mismatch, "layer 5, K") {
 			t.Errorf("the layer is missing:\n%s", r.Mismatch)
 		}
 	}
@@ -288,11 +299,24 @@ func (s *stopper) Next() (*trace.Request, error) {
 }
 
 func TestInterruptedRunIsPartialAndWhole(t *testing.T) {
-	c := config(t, "gemma-3-27b", "12000tok", "60000tok", 400)
-	ctx, cancel := context.WithCancel(context.Background())
-	c.Source = &stopper{c.Source, 120, cancel}
-	if r := mustRun(t, ctx, c); !r.Partial || r.Requests != 119 {
-		t.Errorf("partial %v after %d requests", r.Partial, r.Requests)
+	for _, stepped := range []bool{false, true} {
+		c := config(t, "gemma-3-27b", "12000tok", "60000tok", 400)
+		c.Stepped = stepped
+		ctx, cancel := context.WithCancel(context.Background())
+		c.Source = &stopper{c.Source, 120, cancel}
+		r := mustRun(t, ctx, c)
+		if !r.Partial || r.Requests > 119 || r.Requests < 119-int64(c.Concurrency) {
+			t.Errorf("stepped %v: partial %v after %d requests", stepped, r.Partial, r.Requests)
+		}
+	}
+}
+
+// When a batch outgrows the arena its youngest sequence gives way, begins again later, and nothing is lost or wrong.
+func TestYoungestSequenceGivesWay(t *testing.T) {
+	c := config(t, "llama-3-8b", "3000tok", "60000tok", 200)
+	c.Stepped, c.Concurrency = true, 16
+	if r := mustRun(t, context.Background(), c); r.Preempted == 0 || r.Requests != 200 || r.NoCapacity == 0 {
+		t.Errorf("%d gave way, %d requests", r.Preempted, r.Requests)
 	}
 }
 
