@@ -96,6 +96,9 @@ func (t *Tree) Insert(req *InsertRequest, r *InsertResult) error {
 		n = t.openSpace(req.Namespace)
 	}
 	if k > 0 && k < int(n.pages) {
+		if t.cfg.WholeLeaf {
+			raise(&n.stamp, now)
+		}
 		n = t.split(n, k)
 	}
 	t.path = pathTo(n, t.path[:0])

@@ -87,6 +87,9 @@ func (t *Tree) Match(ns Namespace, tokens []uint32, opt MatchOptions, m *Match) 
 	}
 	b = t.bounds(m.path, last, opt)
 	if n := m.inside(b.usable); n != nil {
+		if t.cfg.WholeLeaf {
+			raise(&n.stamp, now) // other caches touch a node before they cut it
+		}
 		up := t.split(n, b.usable-int(n.start))
 		for i := range m.path {
 			if m.path[i] == n {

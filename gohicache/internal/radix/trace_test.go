@@ -24,8 +24,20 @@ func sharedDir() string {
 	return filepath.Join("..", "..", "..", "..", "shared")
 }
 
-// loadTrace reads the block ids of each request. A block stands for one page of one token, so that capacities are in blocks.
-func loadTrace(t testing.TB, name string) [][]uint32 {
+// loadTrace reads the block ids of each request.
+func loadTrace(t testing.TB, name string) (blocks [][]uint32) {
+	for _, r := range loadRequests(t, name) {
+		blocks = append(blocks, r.blocks)
+	}
+	return blocks
+}
+
+type traceRequest struct {
+	blocks []uint32
+	length int // tokens of the prompt
+}
+
+func loadRequests(t testing.TB, name string) []traceRequest {
 	path := filepath.Join(sharedDir(), "traces", name)
 	file, err := os.Open(path)
 	if err != nil {
@@ -36,13 +48,14 @@ func loadTrace(t testing.TB, name string) [][]uint32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out [][]uint32
+	var out []traceRequest
 	lines := bufio.NewScanner(z)
 	lines.Buffer(nil, 1<<26)
 	for lines.Scan() {
 		var row struct {
 			HashIDs []uint32    `json:"hash_ids"`
 			Runs    [][2]uint32 `json:"runs"`
+			Length  int         `json:"input_length"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
 			t.Fatal(err)
@@ -52,7 +65,7 @@ func loadTrace(t testing.TB, name string) [][]uint32 {
 				row.HashIDs = append(row.HashIDs, r[0]+i)
 			}
 		}
-		out = append(out, row.HashIDs)
+		out = append(out, traceRequest{row.HashIDs, row.Length})
 	}
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)
@@ -85,7 +98,7 @@ func referenceRates(t testing.TB) map[string]float64 {
 	return out
 }
 
-// replayBlocks is the request loop of a server with one open request: match, evict, insert, release. It returns hit blocks and all blocks.
+// replayBlocks takes a block for one page of one token, so that capacities are in blocks. It is the request loop of a server with one open request: match, evict, insert, release. It returns hit blocks and all blocks.
 func replayBlocks(t testing.TB, reqs [][]uint32, capacity int, p policy.Policy) (hit, total int) {
 	tree, err := New(Config{PageTokens: 1, Pools: []PoolConfig{{Role: Full}}, Policy: p})
 	if err != nil {
@@ -151,5 +164,59 @@ func TestLRUEqualsTheReferenceRates(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// In whole-leaf mode the tree does what SGLang's trees (0.5.23, its Python and Rust cores alike) were seen to do on the same tokens: the same hits, and the same leaves go
+// in the same calls.
+func TestWholeLeafEqualsSGLang(t *testing.T) {
+	for _, c := range []struct {
+		file               string
+		requests, page     int
+		hitRate            float64
+		evicted, evictions int
+	}{
+		{"conversation.jsonl.gz", 3000, 64, .0893, 34847040, 1121},
+		{"conversation.jsonl.gz", 3000, 16, .0890, 34925952, 1123},
+		{"synthetic.jsonl.gz", 3993, 64, .2336, 44822144, 1243},
+	} {
+		t.Run(fmt.Sprintf("%s/page=%d", c.file, c.page), func(t *testing.T) {
+			const capacity = 2_000_000
+			cfg := fullOnly(c.page)
+			cfg.WholeLeaf = true
+			tree, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			room := capacity / c.page
+			pages := make([]ids.VirtualPage, room)
+			var m Match
+			var r InsertResult
+			var e EvictResult
+			var hit, total, evicted, evictions int
+			var tokens []uint32
+			for _, req := range loadRequests(t, c.file)[:c.requests] {
+				tokens = blockTokens(req.blocks, tokens[:0])[:req.length]
+				n := len(tokens) / c.page
+				if n == 0 || n > room {
+					continue
+				}
+				tree.Match(Namespace{}, tokens, MatchOptions{FullHit: true}, &m)
+				hit, total = hit+m.Usable, total+n
+				if short := n - m.Usable - (room - tree.Counts(0).Device); short > 0 {
+					tree.Evict(&EvictRequest{Want: []int{short}}, &e)
+					evicted, evictions = evicted+e.Gone[0], evictions+1
+				}
+				if err := tree.Insert(&InsertRequest{Tokens: tokens, After: m.Pin, From: m.Usable, Pages: pages[:n-m.Usable]}, &r); err != nil {
+					t.Fatal(err)
+				}
+				tree.Release(m.Pin)
+			}
+			rate := float64(hit) / float64(total)
+			t.Logf("hit rate %.4f, %d tokens evicted in %d calls", rate, evicted*c.page, evictions)
+			if math.Abs(rate-c.hitRate) > 0.00005001 || evicted*c.page != c.evicted || evictions != c.evictions {
+				t.Errorf("hit rate %.4f, %d tokens evicted in %d calls; want %.4f, %d, %d", rate, evicted*c.page, evictions, c.hitRate, c.evicted, c.evictions)
+			}
+		})
 	}
 }
