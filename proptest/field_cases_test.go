@@ -248,3 +248,76 @@ func TestReleaseTwiceInTheCache(t *testing.T) {
 		t.Fatalf("a second close: %v", err)
 	}
 }
+
+// C2: the kernel ids of all live pages are rows of the pool, whatever their virtual ids are.
+func TestKernelIDsAreRowsOfThePool(t *testing.T) {
+	for _, g := range geometries {
+		t.Run(g.name, func(t *testing.T) {
+			engine := openFixed(t, &g)
+			for round := range 40 { // Virtual ids rotate: after some rounds they exceed the number of pages in use by far.
+				takes := []ffi.Take{{Pool: 0, Pages: make([]ids.VirtualPage, 3)}}
+				if err := engine.Alloc(takes); err != nil {
+					t.Fatal(err)
+				}
+				info, err := engine.PoolInfo(ffi.TierDevice, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				held := []ffi.Pages{{Pool: 0, Pages: takes[0].Pages}}
+				lease, err := engine.LeaseAcquire(held)
+				if err != nil {
+					t.Fatal(err)
+				}
+				kernelIDs := make([]ids.KernelID, 3)
+				if _, err := engine.KernelIDs(ffi.Holder(lease), 0, ffi.GranularityPage, takes[0].Pages, kernelIDs); err != nil {
+					t.Fatal(err)
+				}
+				for i, id := range kernelIDs {
+					if place := placeOf(&info, id); place < info.FirstPage || place >= info.PageCount {
+						t.Errorf("round %d: page %d has kernel id %d: place %d of [%d, %d)", round, takes[0].Pages[i], id, place, info.FirstPage, info.PageCount)
+					}
+				}
+				if err := errors.Join(engine.LeaseRelease(lease), engine.Free(held)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// C26: slices of ids that a lease hands out have no room behind them and share nothing with those of another lease.
+func TestIDSlicesDoNotAlias(t *testing.T) {
+	needLibrary(t)
+	cache, err := hicache.Open(context.Background(), &hicache.Options{PageTokens: 4, DeviceBytes: 1 << 16,
+		Pools: []hicache.PoolOptions{{Role: hicache.Full, Layers: []int{0}, LayerBytes: 32}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := [][]uint32{{1, 2, 3, 4, 5, 6, 7, 8, 9}, {11, 12, 13, 14, 15}}
+	var leases []*hicache.Lease
+	var pages [][]ids.VirtualPage
+	for _, list := range tokens {
+		match := cache.Match(list)
+		lease, err := cache.Load(context.Background(), match, hicache.LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		match.Release()
+		leases, pages = append(leases, lease), append(pages, lease.VirtualPages())
+	}
+	for i, list := range pages {
+		if cap(list) != len(list) {
+			t.Errorf("lease %d: %d ids with room for %d: an append would write into the cache's memory", i, len(list), cap(list))
+		}
+	}
+	_ = append(pages[0], 1234)
+	if got := leases[1].VirtualPages(); !cmp.Equal(got, pages[1]) || got[0] == 1234 {
+		t.Errorf("an append to one lease's ids changed another's: %v", got)
+	}
+	for _, lease := range leases {
+		lease.Release()
+	}
+	if err := cache.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
