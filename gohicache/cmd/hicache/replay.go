@@ -223,7 +223,7 @@ func (o *replayOptions) deliver(result *replay.Result, runErr error, out, errOut
 func exitCode(r *replay.Result, err error) int {
 	var inTrace *trace.Error
 	switch {
-	case r.Mismatches > 0:
+	case r.Mismatches > 0 || r.VerifyReport != "":
 		return cli.CheckFailed
 	case errors.As(err, &inTrace):
 		return cli.Usage
@@ -231,8 +231,6 @@ func exitCode(r *replay.Result, err error) int {
 		return cli.Usage
 	case err != nil:
 		return cli.Failed
-	case !r.VerifyOK:
-		return cli.CheckFailed
 	case r.Partial:
 		return cli.Interrupted
 	}
