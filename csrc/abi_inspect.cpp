@@ -73,13 +73,11 @@ hicache_status_t hicache_inspect(hicache_engine_t *engine, uint32_t pool, const 
 
 hicache_status_t hicache_compact(hicache_engine_t *engine, const hicache_compact_budget_t *budget, hicache_compact_result_t *result_out,
                                  hicache_error_t *error) {
-  return with_lock("compact", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
+  return without_lock("compact", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     hicache_compact_budget_t given;
     hicache_compact_result_t result{};
     if (Status status = read_struct(budget, "budget", &given, detail); status != HICACHE_OK) return status;
-    Arena *arena;
-    if (Status status = on.arena_of(given.tier, &arena, detail); status != HICACHE_OK) return status;
-    if (Status status = arena->compact(given, &result, detail); status != HICACHE_OK) return on.explain(given.tier, status, detail);
+    if (Status status = on.compact(given, &result, detail); status != HICACHE_OK) return status;
     if (result_out != nullptr) *result_out = result;
     return HICACHE_OK;
   });

@@ -44,11 +44,11 @@ Status refuse_memory(ErrorDetail *error, const char *what, uint64_t bytes, int n
 Status CpuBackend::open_memory(const BackendOptions &options, ErrorDetail *error) {
   if (options.device_buffer != nullptr) {
     device_.adopt(options.device_buffer, options.device_bytes);
-  } else if (int code = device_.reserve(options.device_bytes, options.device_bytes_max); code != 0) {
+  } else if (int code = device_.reserve(options.device_bytes, options.device_bytes_max, HostMemory::PageSize::kHuge); code != 0) {
     return refuse_memory(error, "the device arena", options.device_bytes_max, code);
   }
   if (options.host_bytes != 0) {
-    if (int code = host_.reserve(options.host_bytes, options.host_bytes_max); code != 0) {
+    if (int code = host_.reserve(options.host_bytes, options.host_bytes_max, HostMemory::PageSize::kHuge); code != 0) {
       return refuse_memory(error, "the host arena", options.host_bytes_max, code);
     }
   }
@@ -59,7 +59,7 @@ Status CpuBackend::open_memory(const BackendOptions &options, ErrorDetail *error
     const uint64_t own_bytes = pools[pool].static_device_bytes;
     if (own_bytes == 0) continue;
     auto memory = std::make_unique<HostMemory>();
-    if (int code = memory->reserve(own_bytes, own_bytes); code != 0) return refuse_memory(error, "a static pool", own_bytes, code);
+    if (int code = memory->reserve(own_bytes, own_bytes, HostMemory::PageSize::kHuge); code != 0) return refuse_memory(error, "a static pool", own_bytes, code);
     bases_[0][pool] = memory->base();
     static_pools_.push_back(std::move(memory));
   }

@@ -364,6 +364,39 @@ Status Engine::resize(uint64_t device_bytes, ErrorDetail *error) {
   return device_bytes < before ? backend_->resize_device(device_bytes, error) : HICACHE_OK;
 }
 
+Status Engine::compact(const hicache_compact_budget_t &budget, hicache_compact_result_t *result_out, ErrorDetail *error) {
+  constexpr uint64_t kPortionBytes = 16 << 20;
+  hicache_compact_budget_t left = budget;
+  *result_out = {};
+  for (;;) {
+    std::lock_guard lock(mutex);
+    if (closing_) return fail(error, HICACHE_CLOSED, HICACHE_NO_POOL, "the engine is closing");
+    Arena *arena;
+    if (Status status = arena_of(budget.tier, &arena, error); status != HICACHE_OK) return status;
+    hicache_compact_budget_t portion = left;
+    // Tables alone are packed in one go: that takes nanoseconds a page.
+    const bool in_portions = backend_->pool_base(budget.tier == HICACHE_TIER_DEVICE ? Tier::kDevice : Tier::kHost, 0) != nullptr;
+    if (in_portions) {
+      uint64_t bytes = kPortionBytes;
+      for (uint32_t pool = 0; pool < pool_count(); pool++) bytes = std::max(bytes, arena->info(pool).page_bytes);
+      portion.bytes_max = left.bytes_max == 0 ? bytes : std::min(bytes, left.bytes_max);
+    }
+    hicache_compact_result_t result{};
+    if (Status status = arena->compact(portion, &result, error); status != HICACHE_OK) return explain(budget.tier, status, error);
+    result_out->moved_pages += result.moved_pages;
+    result_out->moved_bytes += result.moved_bytes;
+    result_out->blocked_pages = result.blocked_pages;
+    result_out->hole_pages = result.hole_pages;
+    if (!in_portions || result.moved_pages == 0 || portion.bytes_max == left.bytes_max) return HICACHE_OK;
+    // 0 means no bound, so a budget that is used up ends here.
+    if (left.bytes_max != 0) left.bytes_max -= std::min(left.bytes_max - 1, result.moved_bytes);
+    if (left.pages_max != 0) {
+      if (left.pages_max <= result.moved_pages) return HICACHE_OK;
+      left.pages_max -= static_cast<uint32_t>(result.moved_pages);
+    }
+  }
+}
+
 // ---- Waiting ----
 
 Status Engine::completion_wait(uint64_t timeout_ns, hicache_completion_t *completions_out, uint32_t capacity, uint32_t *count_out,

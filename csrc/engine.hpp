@@ -64,6 +64,8 @@ class Engine {
   Status completion_wait(uint64_t timeout_ns, hicache_completion_t *completions_out, uint32_t capacity, uint32_t *count_out,
                          ErrorDetail *error);
   Status layer_wait(hicache_ticket_t ticket, uint32_t layer, uint64_t stream, ErrorDetail *error);
+  // Packs in portions and lets other calls in between, so that nobody waits for more than a few milliseconds of copying. Takes the lock itself.
+  Status compact(const hicache_compact_budget_t &budget, hicache_compact_result_t *result_out, ErrorDetail *error);
 
  private:
   // The arena's hands: one a tier.

@@ -21,10 +21,10 @@ HostMemory::~HostMemory() {
   if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
 }
 
-int HostMemory::reserve(uint64_t bytes, uint64_t bytes_max) {
+int HostMemory::reserve(uint64_t bytes, uint64_t bytes_max, PageSize page_size) {
   if (bytes_max < bytes) bytes_max = bytes;
   // Aligned to a huge page, so that the kernel can back the arena's first bytes with one; small arenas do not need it.
-  const uint64_t alignment = bytes_max >= kHugePage ? kHugePage : kSmallPage;
+  const uint64_t alignment = page_size == PageSize::kHuge && bytes_max >= kHugePage ? kHugePage : kSmallPage;
   if (bytes_max > UINT64_MAX / 2) return ENOMEM;
   const uint64_t length = round_up(bytes_max, kSmallPage) + (alignment > kSmallPage ? alignment : 0);
   void *mapping = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -14,8 +14,10 @@ class HostMemory {
   HostMemory(const HostMemory &) = delete;
   HostMemory &operator=(const HostMemory &) = delete;
 
-  // Reserves bytes_max (>= bytes) of address space, zero on first touch. Returns 0 or errno. Costs no RAM.
-  int reserve(uint64_t bytes, uint64_t bytes_max);
+  // Reserves bytes_max (>= bytes) of address space, zero on first touch. Returns 0 or errno. Costs no RAM. Arenas take huge pages; tables of
+  // which little is used at first do not, since the first touch of one clears 2 MiB.
+  enum class PageSize { kHuge, kSmall };
+  int reserve(uint64_t bytes, uint64_t bytes_max, PageSize page_size = PageSize::kHuge);
   // Uses a caller's buffer, which must outlive this object.
   void adopt(void *buffer, uint64_t bytes);
   // Changes the part in use within the reserved range; RAM above a lower end goes back to the system. Returns 0 or errno.

@@ -9,6 +9,8 @@ namespace hicache {
 namespace {
 
 constexpr uint32_t kGroupSizeMax = 4;
+// Fragments of this size are large: copies of 64 KiB run at full speed on every backend.
+constexpr uint64_t kLargeFragmentBytes = 64 << 10;
 
 } // namespace
 
@@ -60,6 +62,14 @@ LayerGroup LayerOrder::group_at(uint32_t from, uint32_t layers_wanted, uint32_t 
   return group;
 }
 
+uint32_t LayerOrder::group_size_max(uint32_t pool_mask) const {
+  uint64_t layer_bytes = kLargeFragmentBytes;
+  for (uint32_t pool = 0; pool < pools_.size(); pool++) {
+    if ((pool_mask & (1u << pool)) != 0 && pools_[pool].layer_bytes != 0) layer_bytes = std::min(layer_bytes, pools_[pool].layer_bytes);
+  }
+  return std::max(kGroupSizeMax, static_cast<uint32_t>(kLargeFragmentBytes / layer_bytes));
+}
+
 LayerGroup LayerOrder::first_group(uint32_t pool_mask, bool whole) const { return group_at(0, whole ? UINT32_MAX : 1, pool_mask); }
 
 LayerGroup LayerOrder::next_group(const LayerGroup &group, uint32_t pool_mask) const {
@@ -67,7 +77,7 @@ LayerGroup LayerOrder::next_group(const LayerGroup &group, uint32_t pool_mask) c
   uint32_t first = 0;
   while (first < order_.size() && (order_[first].pool_mask & pool_mask) == 0) first++;
   const bool second = group.order_begin == first;
-  const uint32_t size = second ? 1 : std::min(group.size * 2, kGroupSizeMax);
+  const uint32_t size = second ? 1 : std::min(group.size * 2, group_size_max(pool_mask));
   return group_at(group.order_end, size, pool_mask);
 }
 

@@ -1,5 +1,6 @@
 // In which order the bytes of a transfer are copied: layer group by layer group over all its pools, in groups of 1, 1, 2, 4, 4, … layers,
-// so that the first layers can be read early and the later copies are large.
+// so that the first layers can be read early and the later copies are large. Where a layer's slice of a page is small, groups go on
+// doubling: otherwise a page would be visited once more for each few kilobytes.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +69,7 @@ class LayerOrder {
     uint32_t layer;
     uint32_t pool_mask;
   };
+  uint32_t group_size_max(uint32_t pool_mask) const;
   LayerGroup group_at(uint32_t from, uint32_t layers_wanted, uint32_t pool_mask) const;
 
   std::vector<PoolLayout> pools_;

@@ -33,11 +33,11 @@ Status TransferTable::open(const TransferParties &parties, ErrorDetail *error) {
   // Each ticket may leave its last chunk partly empty.
   chunk_count_ = options_.copies_max / CopyChunk::kCapacity + options_.ticket_max;
   chunks_free_ = chunk_count_;
-  if (int code = chunk_memory_.reserve(chunk_count_ * sizeof(CopyChunk), 0); code != 0) {
+  if (int code = chunk_memory_.reserve(chunk_count_ * sizeof(CopyChunk), 0, HostMemory::PageSize::kSmall); code != 0) {
     return refuse_memory(error, "the copies of transfers", chunk_count_ * sizeof(CopyChunk), code);
   }
   const uint64_t place_bytes = 2 * options_.copies_max * sizeof(uint32_t);
-  if (int code = place_memory_.reserve(place_bytes, 0); code != 0) {
+  if (int code = place_memory_.reserve(place_bytes, 0, HostMemory::PageSize::kSmall); code != 0) {
     return refuse_memory(error, "the places of a transfer", place_bytes, code);
   }
   device_places_ = reinterpret_cast<uint32_t *>(place_memory_.base());

@@ -24,8 +24,10 @@ std::vector<uint32_t> sizes(const LayerOrder &order, uint32_t mask) {
 TEST(LayerGroups, GrowOneOneTwoFourFour) {
   std::vector<uint32_t> ids;
   for (uint32_t i = 0; i < 19; i++) ids.push_back(3 * i + 2);
-  LayerOrder order({layout(ids, 100, 1900)}, false);
+  LayerOrder order({layout(ids, 64 << 10, 19 * (64 << 10))}, false);
   EXPECT_EQ(sizes(order, 1), (std::vector<uint32_t>{1, 1, 2, 4, 4, 4, 3}));
+  LayerOrder small({layout(ids, 8 << 10, 19 * (8 << 10))}, false);
+  EXPECT_EQ(sizes(small, 1), (std::vector<uint32_t>{1, 1, 2, 4, 8, 3})) << "until a fragment is 64 KiB";
   EXPECT_EQ(order.layer_limit(), 3u * 18 + 3);
 }
 
