@@ -339,3 +339,29 @@ func TestPromptLargerThanHost(t *testing.T) {
 		}
 	}
 }
+
+// TestStagingOnly: storage without a host tier, through an arena of a few pages: prompts many times larger come back whole.
+func TestStagingOnly(t *testing.T) {
+	for name, pools := range geometries() {
+		for _, staging := range []uint64{0, 2 * kib, 16 * kib} {
+			t.Run(fmt.Sprintf("%s/%d", name, staging), func(t *testing.T) {
+				s := open(t, hicache.Options{DeviceBytes: 256 * kib, StagingBytes: staging, Pools: pools, Storage: file.New(t.TempDir())})
+				a := prompt(1, 401)
+				s.run(a)
+				s.flush()
+				s.evict(hicache.TierDevice)
+				wantHit(t, s.run(a), 0, 0, 400)
+				wantHit(t, s.run(a), 400, 0, 0)
+				s.flush()
+				for p := range pools {
+					if n := s.live(hicache.TierHost, p); n != 0 {
+						t.Fatalf("pool %d: %d pages are left in the staging arena", p, n)
+					}
+				}
+				if st := s.c.Stats(); st.Prefetches != 1 || st.PrefetchPages != 100 || st.StoredPages != 100 {
+					t.Fatalf("stats %+v", st)
+				}
+			})
+		}
+	}
+}

@@ -472,3 +472,17 @@ func TestPreemptReadmit(t *testing.T) {
 		t.Fatal("nothing was resumed")
 	}
 }
+
+// TestBackUpsThatKeepFailing: under write_back, with a host that no copy reaches, a request that needs room is refused, not retried for ever.
+func TestBackUpsThatKeepFailing(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, HostBytes: 64 * kib, Pools: fullPools(), WritePolicy: hicache.WriteBack,
+		Faults: &hicache.FaultOptions{Seed: 1, FailPPM: 1_000_000}})
+	s.run(prompt(1, 80))
+	m := s.c.Match(prompt(2, 80))
+	defer m.Release()
+	_, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+	if !errors.Is(err, hicache.ErrNoCapacity) || !strings.Contains(err.Error(), "keep failing") {
+		t.Fatalf("got %v", err)
+	}
+	wantHit(t, s.run(prompt(1, 80)), 76, 0, 0)
+}

@@ -107,7 +107,7 @@ func (c *Core) Suspend(ctx context.Context, s *Sequence) error {
 		return err
 	}
 	var op *operation
-	if c.cfg.HostBytes > 0 {
+	if c.cfg.HostBytes > 0 && !c.cfg.Staging {
 		c.plan.Lock()
 		if b := &c.scratch.backUp; c.tree.BeginBackUp(s.path.id, 0, b) {
 			op = c.submitBackUp(b, s.stream, s.path)

@@ -92,7 +92,7 @@ func (*retryAfter) Error() string { return "room is on its way" }
 // withRoom runs try until it succeeds, fails for another reason than room, or waiting is over. Callers that wait take turns in order; try
 // is told when it is the caller's turn.
 func (c *Core) withRoom(ctx context.Context, wait bool, try func(turn bool) error) error {
-	waiting, alone := false, false
+	waiting, alone, vain := false, false, 0
 	defer func() {
 		if waiting {
 			<-c.turn
@@ -103,12 +103,21 @@ func (c *Core) withRoom(ctx context.Context, wait bool, try func(turn bool) erro
 		err := try(waiting)
 		var later *retryAfter
 		if errors.As(err, &later) {
+			good := len(later.ops) == 0
 			for _, op := range later.ops {
 				if err := c.await(ctx, op); ctx.Err() != nil {
 					return err
+				} else if err == nil {
+					good = true
 				}
 			}
-			continue
+			if vain++; good {
+				vain = 0
+			}
+			if vain < vainMax {
+				continue
+			}
+			err = fail(KindNoCapacity, "what would have to go cannot be backed up: its copies to the host keep failing")
 		}
 		var e *Error
 		if err == nil || !errors.As(err, &e) || e.Kind != KindNoCapacity {
@@ -169,6 +178,9 @@ func (c *Core) waitChange(ctx context.Context, change <-chan struct{}) error {
 }
 
 const changeTimeout = 10 * time.Millisecond
+
+// vainMax is how often in a row back-ups that would give room may all fail before the cache says so.
+const vainMax = 4
 
 // demand is what one load takes, by pool, and how its copies and binds are made.
 type demand struct {
@@ -437,12 +449,11 @@ func contains(ops []*operation, op *operation) bool {
 // splitHit says which tier supplied how much of the prefix.
 func (c *Core) splitHit(h *hold, a *answer, d *demand) {
 	ps := c.cfg.PageTokens
-	storage := min(a.storage, d.loadFull)
-	if c.cfg.Staging {
-		storage = d.loadFull
+	h.hitStorage = min(a.storage, d.loadFull) * ps
+	h.hitHost = d.loadFull*ps - h.hitStorage
+	if c.cfg.Staging { // it went straight to the device
+		h.hitStorage = min(a.storage, d.usable) * ps
 	}
-	h.hitStorage = storage * ps
-	h.hitHost = (d.loadFull - storage) * ps
 	h.hitDevice = d.usable*ps - h.hitHost - h.hitStorage
 }
 

@@ -26,6 +26,7 @@ type operation struct {
 	windows   [][]ids.HostPage // by pool
 	states    [][]ids.HostPage // by pool
 	abandoned bool             // a load that the tree never learned of
+	bounce    bool             // through the staging arena: whoever waits for it does the rest
 	path      *pin             // keeps the path until storage has taken it over
 	pages     int
 }
@@ -144,7 +145,9 @@ func (c *Core) finish(completions []ffi.Completion) {
 			c.count.transfersFailed.Add(1)
 			c.log.Warn("hicache: transfer failed", "direction", done.Direction, "pages", done.PageCount, "status", done.Status.String())
 		}
-		if op.isLoad {
+		if op.bounce {
+			c.finishBounce(op, done.Bytes)
+		} else if op.isLoad {
 			c.finishLoad(op, done.Bytes)
 			if op.err == nil {
 				c.loadRate.add(done.Bytes, done.EndNs-done.SubmitNs)
@@ -171,6 +174,28 @@ func transferError(done *ffi.Completion) error {
 	return e
 }
 
+func (c *Core) finishBounce(op *operation, bytes uint64) {
+	switch {
+	case op.err != nil:
+	case op.isLoad:
+		c.countLoad(op, bytes)
+	default:
+		c.countBackUp(op, bytes)
+	}
+}
+
+func (c *Core) countLoad(op *operation, bytes uint64) {
+	c.count.loadBacks.Add(1)
+	c.count.loadBackPages.Add(uint64(op.pages))
+	c.count.bytesH2D.Add(bytes)
+}
+
+func (c *Core) countBackUp(op *operation, bytes uint64) {
+	c.count.backUps.Add(1)
+	c.count.backUpPages.Add(uint64(op.pages))
+	c.count.bytesD2H.Add(bytes)
+}
+
 func (c *Core) finishLoad(op *operation, bytes uint64) {
 	if op.abandoned {
 		return
@@ -180,9 +205,7 @@ func (c *Core) finishLoad(op *operation, bytes uint64) {
 	c.bug("finish load", err)
 	c.giveBack(f)
 	if op.err == nil {
-		c.count.loadBacks.Add(1)
-		c.count.loadBackPages.Add(uint64(op.pages))
-		c.count.bytesH2D.Add(bytes)
+		c.countLoad(op, bytes)
 	}
 }
 
@@ -191,9 +214,7 @@ func (c *Core) finishBackUp(op *operation, bytes uint64) {
 	ok := op.err == nil
 	c.bug("finish back-up", c.tree.FinishBackUp(op.backUp, ok, op.full, op.windows, op.states, &f))
 	if ok {
-		c.count.backUps.Add(1)
-		c.count.backUpPages.Add(uint64(op.pages))
-		c.count.bytesD2H.Add(bytes)
+		c.countBackUp(op, bytes)
 	} else {
 		c.appendHost(&f, op)
 	}

@@ -23,6 +23,7 @@ type fetch struct {
 	sides   []int        // SWA and STATE pools: the ones of which only the end counts
 	found   [][]bool     // by such a pool: position from+i is in storage
 	ask     func() *answer
+	start   *answer // what device and host have
 	starved bool    // the host had no room
 	answer  *answer // asked when the pages were published
 	end     int     // of what was published
@@ -51,7 +52,7 @@ func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 		c.bug("hashes", err)
 		return a
 	}
-	if c.cfg.Prefetch == PrefetchBestEffort {
+	if c.cfg.Prefetch == PrefetchBestEffort && !c.cfg.Staging { // without a host tier there is nowhere to keep it
 		s.behind(f)
 		return a
 	}
@@ -61,6 +62,7 @@ func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
+	f.start = a
 	f.ask = func() *answer { return c.ask(m.tokens, &m.request) }
 	waited := f.alone(ctx)
 	switch {
@@ -143,6 +145,10 @@ func (f *fetch) run(ctx context.Context) {
 		}
 		if end <= f.from {
 			f.s.c.count.storageMisses.Add(1)
+			return
+		}
+		if f.s.c.cfg.Staging {
+			f.bringStaged(ctx, f.start, end)
 			return
 		}
 		bytes := f.bytesTo(end)

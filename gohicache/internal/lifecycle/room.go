@@ -230,6 +230,10 @@ func (c *Core) backUp(path *pin, stream uint64) {
 	if c.policy() == WriteThroughSelective {
 		threshold = c.cfg.WriteThreshold
 	}
+	if c.cfg.Staging {
+		c.storage.stage(path, stream, threshold)
+		return
+	}
 	b := &c.scratch.backUp
 	if !c.tree.BeginBackUp(path.id, threshold, b) {
 		if c.storage != nil && c.storage.secondChance() {

@@ -20,8 +20,9 @@ type storer struct {
 	store storage.Store
 	keys  *keychain
 
-	jobs chan *storeJob
-	end  chan struct{}
+	jobs   chan *storeJob
+	stages chan *stageJob // instead of jobs where there is no host tier
+	end    chan struct{}
 
 	mu       sync.Mutex
 	queued   int    // FULL pages in jobs that are not done
@@ -74,7 +75,7 @@ func (s *storer) bytesOf(job *radix.Store) uint64 {
 }
 
 func newStorer(c *Core) *storer {
-	s := &storer{c: c, store: c.cfg.Store, keys: newKeychain(&c.cfg), jobs: make(chan *storeJob, jobsMax), end: make(chan struct{}),
+	s := &storer{c: c, store: c.cfg.Store, keys: newKeychain(&c.cfg), jobs: make(chan *storeJob, jobsMax), stages: make(chan *stageJob, jobsMax), end: make(chan struct{}),
 		fetching: map[storage.Key]chan struct{}{}}
 	if err := s.guard(func() error { return s.store.Ready(c.background) }); err != nil {
 		s.degraded = fmt.Sprintf("storage is off: %v", err)
@@ -158,11 +159,15 @@ func (s *storer) run() {
 		select {
 		case job := <-s.jobs:
 			s.write(job)
+		case job := <-s.stages:
+			s.writeStaged(job)
 		case <-s.c.background.Done():
 			for {
 				select {
 				case job := <-s.jobs:
 					s.done(job, 0)
+				case job := <-s.stages:
+					s.unstage(job)
 				default:
 					return
 				}
@@ -266,6 +271,18 @@ func (b *objects) add(s *storer, pool int, pages []ids.HostPage, hashes []radix.
 		return fromEngine(err)
 	}
 	b.bytes, b.views = append(b.bytes, bytes...), append(b.views, lease)
+	return nil
+}
+
+// view adds one page under a key that is known.
+func (b *objects) view(c *Core, pool, at int, page ids.HostPage, key storage.Key) error {
+	bytes := make([][]byte, 1)
+	lease, err := c.eng.HostView(ffi.HostPages{Pool: uint32(pool), Pages: []ids.HostPage{page}}, bytes)
+	if err != nil {
+		return fromEngine(err)
+	}
+	b.pool, b.at, b.keys = append(b.pool, pool), append(b.at, at), append(b.keys, key)
+	b.bytes, b.views = append(b.bytes, bytes[0]), append(b.views, lease)
 	return nil
 }
 
