@@ -72,7 +72,7 @@ function chart(id, o) {
     return;
   }
   legend(box, o.series);
-  const W = Math.max(360, box.clientWidth - 30), H = 250, L = 78, R = 14, T = 8, B = 40;
+  const W = Math.max(360, box.clientWidth - 30), H = 250, L = 92, R = 14, T = 8, B = 40;
   const svg = el(box, "svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": box.querySelector("figcaption").textContent });
   const X = v => L + (W - L - R) * v / last;
   const sums = xs.map((_, i) => o.stack ? o.series.reduce((a, s) => a + s.values[i], 0) : Math.max(...o.series.map(s => s.values[i])));
@@ -96,7 +96,7 @@ function chart(id, o) {
     el(svg, "text", { x: X(v), y: H - B + 17, "text-anchor": "middle" }, trim(v));
   }
   el(svg, "text", { x: (L + W - R) / 2, y: H - 5, "text-anchor": "middle" }, "time since the start, s");
-  el(svg, "text", { x: 12, y: (T + H - B) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(T + H - B) / 2})` }, o.label);
+  el(svg, "text", { x: 11, y: (T + H - B) / 2, "text-anchor": "middle", transform: `rotate(-90 11 ${(T + H - B) / 2})` }, o.label);
   drawSeries(svg, o, X, Y);
   el(svg, "line", { x1: L, x2: W - R, y1: H - B, y2: H - B, stroke: "var(--soft)" });
   hover(svg, o, X, { L, R, T, B, W, H }, sums);
