@@ -33,6 +33,7 @@ type benchOptions struct {
 	only        string
 	quick, full bool
 	json        bool
+	markdown    bool
 	library     string
 	engineBench string
 	traces      string
@@ -53,6 +54,7 @@ func benchFlags(o *benchOptions) *cli.Flags {
 	f.String(&o.engineBench, "engine-bench", "FILE", "", "path of engine_bench; none: beside the library, beside the program, the build folder")
 	f.Group("output")
 	f.Bool(&o.json, "json", "print the figures as one JSON array of {work, config, unit, value, peer, peer_value, ratio, bar, meets, runs, min, max}")
+	f.Bool(&o.markdown, "markdown", "print the table for a document")
 	return f
 }
 
@@ -139,9 +141,13 @@ func (o *benchOptions) print(set string, rows []bench.Row, loadBefore string, ou
 	case o.json:
 		return bench.WriteJSON(out, rows)
 	case set == "hitrate":
-		return bench.WriteHitRates(out, rows)
+		return bench.WriteHitRates(out, rows, o.markdown)
 	}
-	if err := bench.WriteTable(out, rows); err != nil {
+	write := bench.WriteTable
+	if o.markdown {
+		write = bench.WriteMarkdown
+	}
+	if err := write(out, rows); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(out, "\n%d CPUs, %s; load average %s before, %s after. ?: the bar is about a peer that was not run.\n", runtime.NumCPU(), runtime.GOARCH, loadBefore, loadAverage())

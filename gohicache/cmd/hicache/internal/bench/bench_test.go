@@ -149,7 +149,7 @@ func TestBlocksStandForTheirTokens(t *testing.T) {
 	}
 }
 
-func tracesOrSkip(t *testing.T) string {
+func tracesOrSkip(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("HICACHE_SHARED")
 	if dir == "" {
@@ -168,7 +168,7 @@ func TestHitRateTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text strings.Builder
-	if err := WriteHitRates(&text, rows); err != nil {
+	if err := WriteHitRates(&text, rows, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"conversation", "1000 blocks", "slru", referenceRow} {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/hicache/hicache/gohicache/internal/policy"
 )
@@ -152,40 +151,47 @@ func readReference(path, traceName string) (map[int]float64, error) {
 	return out, nil
 }
 
-// WriteHitRates prints hit rates side by side: a line a trace and capacity, a column a policy.
-func WriteHitRates(out io.Writer, rows []Row) error {
-	var policies, lines []string
+// WriteHitRates prints hit rates side by side: a line a trace and capacity, a column a policy; as a table for people or for a document.
+func WriteHitRates(out io.Writer, rows []Row, markdown bool) error {
+	lines := hitRateLines(rows)
+	if markdown {
+		return writePipes(out, lines)
+	}
+	return writeColumns(out, lines)
+}
+
+func hitRateLines(rows []Row) [][]string {
+	columns, places := []string{referenceRow}, []string{}
 	cells := map[string]string{}
 	for _, r := range rows {
 		capacity, name, _ := strings.Cut(r.Config, ", ")
-		line := strings.TrimPrefix(r.Work, "hit rate, ") + "\t" + capacity
-		if !slices.Contains(policies, name) {
-			policies = append(policies, name)
+		place := strings.TrimPrefix(r.Work, "hit rate, ") + "\t" + capacity
+		if !slices.Contains(columns, name) {
+			columns = append(columns, name)
 		}
-		if !slices.Contains(lines, line) {
-			lines = append(lines, line)
+		if !slices.Contains(places, place) {
+			places = append(places, place)
 		}
 		text := fmt.Sprintf("%.4f", r.Value)
 		if r.Meets != nil && !*r.Meets {
-			text += " (below " + strings.TrimPrefix(*r.Bar, ">= ") + ")"
+			text += " (not " + *r.Bar + ")"
 		}
-		cells[line+"\t"+name] = text
+		cells[place+"\t"+name] = text
 		if r.PeerValue != nil {
-			cells[line+"\t"+referenceRow] = fmt.Sprintf("%.4f", *r.PeerValue)
+			cells[place+"\t"+referenceRow] = fmt.Sprintf("%.4f", *r.PeerValue)
 		}
 	}
-	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, strings.Join(slices.Concat([]string{"trace", "capacity", referenceRow}, policies), "\t"))
-	for _, line := range lines {
-		row := []string{line}
-		for _, name := range slices.Concat([]string{referenceRow}, policies) {
-			text := cells[line+"\t"+name]
+	lines := [][]string{slices.Concat([]string{"trace", "capacity"}, columns)}
+	for _, place := range places {
+		line := strings.Split(place, "\t")
+		for _, name := range columns {
+			text := cells[place+"\t"+name]
 			if text == "" {
 				text = "-"
 			}
-			row = append(row, text)
+			line = append(line, text)
 		}
-		fmt.Fprintln(t, strings.Join(row, "\t"))
+		lines = append(lines, line)
 	}
-	return t.Flush()
+	return lines
 }

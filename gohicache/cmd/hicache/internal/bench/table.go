@@ -41,28 +41,63 @@ func WriteJSON(out io.Writer, rows []Row) error {
 	return enc.Encode(rows)
 }
 
+// cells are a row as texts, in the order of header.
+func (r *Row) cells() []string {
+	peer, peerValue, ratio, bar, met := "", "", "", "", ""
+	if r.Peer != nil {
+		peer = *r.Peer
+	}
+	if r.PeerValue != nil {
+		peerValue = figure(*r.PeerValue)
+	}
+	if r.Ratio != nil {
+		ratio = figure(*r.Ratio)
+	}
+	if r.Bar != nil {
+		bar, met = *r.Bar, "?"
+	}
+	if r.Meets != nil {
+		met = map[bool]string{true: "yes", false: "NO"}[*r.Meets]
+	}
+	return []string{r.Work, r.Config, figure(r.Value), r.Unit, figure(r.Min), figure(r.Max), fmt.Sprint(r.Runs), peer, peerValue, ratio, bar, met}
+}
+
+var header = []string{"work", "config", "median", "unit", "min", "max", "runs", "peer", "peer's median", "ratio", "bar", "met"}
+
 // WriteTable prints the rows for people.
 func WriteTable(out io.Writer, rows []Row) error {
+	lines := [][]string{header}
+	for i := range rows {
+		lines = append(lines, rows[i].cells())
+	}
+	return writeColumns(out, lines)
+}
+
+func writeColumns(out io.Writer, lines [][]string) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "work\tconfig\tvalue\tunit\tmin\tmax\truns\tpeer\tpeer value\tratio\tbar\tmet")
-	for _, r := range rows {
-		peer, peerValue, ratio, bar, met := "", "", "", "", ""
-		if r.Peer != nil {
-			peer = *r.Peer
-		}
-		if r.PeerValue != nil {
-			peerValue = figure(*r.PeerValue)
-		}
-		if r.Ratio != nil {
-			ratio = figure(*r.Ratio)
-		}
-		if r.Bar != nil {
-			bar, met = *r.Bar, "?"
-		}
-		if r.Meets != nil {
-			met = map[bool]string{true: "yes", false: "NO"}[*r.Meets]
-		}
-		fmt.Fprintln(t, strings.Join([]string{r.Work, r.Config, figure(r.Value), r.Unit, figure(r.Min), figure(r.Max), fmt.Sprint(r.Runs), peer, peerValue, ratio, bar, met}, "\t"))
+	for _, l := range lines {
+		fmt.Fprintln(t, strings.Join(l, "\t"))
 	}
 	return t.Flush()
+}
+
+// WriteMarkdown prints the rows as a table for a document.
+func WriteMarkdown(out io.Writer, rows []Row) error {
+	lines := [][]string{header}
+	for i := range rows {
+		lines = append(lines, rows[i].cells())
+	}
+	return writePipes(out, lines)
+}
+
+func writePipes(out io.Writer, lines [][]string) error {
+	for i, l := range lines {
+		if _, err := fmt.Fprintf(out, "| %s |\n", strings.Join(l, " | ")); err != nil {
+			return err
+		}
+		if i == 0 {
+			fmt.Fprintln(out, strings.Repeat("|---", len(l))+"|")
+		}
+	}
+	return nil
 }
