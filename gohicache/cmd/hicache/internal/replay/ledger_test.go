@@ -28,8 +28,14 @@ func TestLedgerCountsChangesOfPlace(t *testing.T) {
 			t.Errorf("%s: moved %v", c.what, got)
 		}
 	}
-	if l.hosted(0, 3, 9, 0xaa) || l.hosted(0, 3, 9, 0xaa) || !l.hosted(0, 3, 10, 0xaa) || l.hosted(0, 3, 11, 0xcc) {
-		t.Error("host copies: first place, same place, moved, other content")
+	for i, c := range []struct {
+		place uint32
+		d     uint64
+		want  bool
+	}{{9, 0xaa, false}, {9, 0xaa, false}, {10, 0xaa, true}, {11, 0xcc, false}} {
+		if got := l.hosted(0, 3, places(c.place), digest(c.d)); got != c.want {
+			t.Errorf("host copy, look %d: moved %v", i, got)
+		}
 	}
 }
 
