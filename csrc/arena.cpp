@@ -30,7 +30,7 @@ Chain Arena::State::snapshot(bool with_pins) const {
     link.page_count = pool.page_count;
     link.used = pool.used();
     link.span = pool.span();
-    if (with_pins) link.pinned = pool.pinned_hull();
+    link.pinned = with_pins ? pool.pinned_hull() : kNowhere;
   }
   return chain;
 }

@@ -68,7 +68,7 @@ void Arena::State::name_growth(Pool *owner, hicache_sequence_t *sequence, FrameS
     } else {
       source->next(run, frames);
     }
-    for (uint32_t i = 0; i < run; i++) owner->hole_becomes_live(names[i], frames[i]);
+    owner->holes_become_live(names, frames, run);
     done += run;
   }
 }
@@ -153,7 +153,7 @@ Status Arena::State::grow(Pool *owner, hicache_sequence_t *sequence, FrameSource
       uint32_t frame = sequence->vpages[i];
       if (pool.is_static) pool.holes.erase(frame);
       else window_sources[pool.index].next(1, &frame);
-      pool.hole_becomes_live(sequence->vpages[i], frame);
+      pool.holes_become_live(&sequence->vpages[i], &frame, 1);
     }
     if (const Status status = zero_growth(&pool, *sequence, first, growth.token_total, error); status != HICACHE_OK) return status;
   }

@@ -20,21 +20,59 @@ void Arena::State::release_static_name(const Pool &pool, uint32_t p) {
   if (owner.table.v2p(p) == PageTable::kWithheld) give_name(&owner, p);
 }
 
-uint32_t Arena::State::free_window(Pool *pool, uint32_t v) {
-  if (!pool->table.mapped(v)) return 0;
-  counters.pages_freed++;
-  if (pool->live_becomes_hole(v, PageTable::kUnmapped)) return 1u << pool->index;
-  counters.frees_quarantined++;
-  return 0;
+// Gives up the pages that these names have in one pool; those that have none are passed over.
+uint32_t Arena::State::free_in_pool(Pool *pool, const uint32_t *vpages, uint32_t count) {
+  uint32_t mapped[Pool::kFreeRun], changed = 0;
+  for (uint32_t done = 0; done < count;) {
+    uint32_t found = 0;
+    for (; done < count && found < Pool::kFreeRun; done++) {
+      mapped[found] = vpages[done];
+      found += pool->table.mapped(vpages[done]);
+    }
+    const uint32_t freed = pool->live_become_holes(mapped, found, PageTable::kUnmapped);
+    counters.pages_freed += found;
+    counters.frees_quarantined += found - freed;
+    if (freed > 0) changed = 1u << pool->index;
+  }
+  return changed;
 }
 
-uint32_t Arena::State::free_name(Pool *owner, uint32_t v) {
+// Ends names in every pool of their group.
+uint32_t Arena::State::free_names(Pool *owner, const uint32_t *vpages, uint32_t count) {
   uint32_t changed = 0;
   for (uint32_t bits = owner->window_bits; bits != 0; bits &= bits - 1)
-    changed |= free_window(&pools[static_cast<uint32_t>(__builtin_ctz(bits))], v);
-  changed |= free_window(owner, v);
-  give_name(owner, v);
+    changed |= free_in_pool(&pools[static_cast<uint32_t>(__builtin_ctz(bits))], vpages, count);
+  changed |= free_in_pool(owner, vpages, count);
+  if (owner->withholds_ids) {
+    for (uint32_t i = 0; i < count; i++) give_name(owner, vpages[i]);
+  } else {
+    for (uint32_t i = 0; i < count; i++) owner->ids.give(vpages[i]); // v2p says unmapped already.
+  }
   return changed;
+}
+
+// Every name is allocated and occurs once in its pool, in one line or in several. Also fetches what the frees will touch.
+Status Arena::State::check_frees(std::span<const hicache_pages_t> frees, ErrorDetail *error) {
+  Status status = HICACHE_OK;
+  size_t lines_marked = 0;
+  for (; lines_marked < frees.size() && status == HICACHE_OK; lines_marked++) {
+    const hicache_pages_t &line = frees[lines_marked];
+    Pool &pool = pools[line.pool];
+    for (uint32_t i = 0; i < line.page_count; i++) {
+      const uint32_t v = line.vpages[i];
+      const bool is_allocated = allocated(pool, v);
+      if (is_allocated && !pool.marked(v)) {
+        pool.set_mark(v);
+        pool.table.prefetch_place(pool.table.v2p(v));
+        continue;
+      }
+      status = fail(error, HICACHE_STALE_ID, line.pool, "pool %u: virtual page %u %s", line.pool, v,
+                    is_allocated ? "occurs twice" : "is not allocated");
+      break;
+    }
+  }
+  for (size_t k = 0; k < lines_marked; k++) unmark(&pools[frees[k].pool], frees[k].vpages, frees[k].page_count);
+  return status;
 }
 
 Status Arena::free(std::span<const hicache_pages_t> frees, ErrorDetail *error) {
@@ -46,36 +84,13 @@ Status Arena::free(std::span<const hicache_pages_t> frees, ErrorDetail *error) {
                   line.page_count);
   }
 
-  // First pass: nothing is freed unless everything can be. Marks find what occurs twice, in one line or in two.
-  Status status = HICACHE_OK;
-  size_t lines_marked = 0;
-  for (; lines_marked < frees.size() && status == HICACHE_OK; lines_marked++) {
-    const hicache_pages_t &line = frees[lines_marked];
-    Pool &pool = s.pools[line.pool];
-    for (uint32_t i = 0; i < line.page_count; i++) {
-      const uint32_t v = line.vpages[i];
-      const bool is_allocated = s.allocated(pool, v);
-      if (is_allocated && !pool.marked(v)) {
-        pool.set_mark(v);
-        continue;
-      }
-      status = fail(error, HICACHE_STALE_ID, line.pool, "pool %u: virtual page %u %s", line.pool, v,
-                    is_allocated ? "occurs twice" : "is not allocated");
-      break;
-    }
-  }
-  for (size_t k = 0; k < lines_marked; k++) s.unmark(&s.pools[frees[k].pool], frees[k].vpages, frees[k].page_count);
-  if (status != HICACHE_OK) return status;
-
+  // Nothing is freed unless everything can be.
+  if (const Status status = s.check_frees(frees, error); status != HICACHE_OK) return status;
   uint32_t changed = 0;
   s.counters.frees++;
   for (const hicache_pages_t &line : frees) {
     Pool &pool = s.pools[line.pool];
-    if (pool.owns_ids()) {
-      for (uint32_t i = 0; i < line.page_count; i++) changed |= s.free_name(&pool, line.vpages[i]);
-    } else {
-      for (uint32_t i = 0; i < line.page_count; i++) changed |= s.free_window(&pool, line.vpages[i]);
-    }
+    changed |= pool.owns_ids() ? s.free_names(&pool, line.vpages, line.page_count) : s.free_in_pool(&pool, line.vpages, line.page_count);
   }
   return s.settle(changed, error);
 }

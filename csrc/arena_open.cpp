@@ -189,7 +189,7 @@ void Arena::State::set_up_tables(const ArenaOptions &options) {
     pool.movable.open(pool.page_count_max);
     pool.held.open(pool.page_count_max);
     pool.pins.assign(pool.page_count_max, 0);
-    if (!host) pool.fences.assign(pool.page_count_max, FenceMark{});
+    if (!host) pool.fences.assign(pool.page_count_max, PageFence{});
     pool.marks.assign((names + 63) / 64, 0);
     if (pool.owns_ids()) pool.ids.open(pool.first_id, pool.id_count, names, host);
     if (pool.is_static) {
@@ -204,7 +204,10 @@ void Arena::State::set_up_tables(const ArenaOptions &options) {
   }
   if (chain_count > 0) pages_at_once += bytes_max / smallest_page;
   const uint64_t held = options.held_pages_max != 0 ? options.held_pages_max : std::max<uint64_t>(2 * pages_at_once, 64 * 1024);
-  slab.open(held);
+  // A list fills all its chunks but the last: so many entries fit however they are spread over holders.
+  constexpr uint32_t kTicketLists = 1024;
+  const uint64_t lists = uint64_t{options.reservation_max} * 2 + options.lease_max + options.step_max + kTicketLists;
+  slab.open(held, lists);
   const auto kind = [&](IdKind device_kind, IdKind host_kind) { return host ? host_kind : device_kind; };
   reservations.open(options.reservation_max, kind(IdKind::kReservation, IdKind::kHostReservation), options.engine_serial);
   leases.open(options.lease_max, kind(IdKind::kLease, IdKind::kHostLease), options.engine_serial);
@@ -216,7 +219,7 @@ void Arena::State::set_up_tables(const ArenaOptions &options) {
   streams.open();
   caller_waits.open();
   mover_waits.open();
-  overflow.open(static_cast<uint32_t>(std::clamp<uint64_t>(pages_at_once / 16, 1024, 1u << 22)));
+  overflow.open(static_cast<uint32_t>(std::clamp<uint64_t>(pages_at_once / 16, 1024, FenceOverflow::kNodeMax)));
 }
 
 Status Arena::State::set_up(const ArenaOptions &options, ErrorDetail *error) {

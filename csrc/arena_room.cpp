@@ -126,11 +126,36 @@ void Arena::State::adopt_shortfall(const Demand &demand) {
   }
 }
 
+// The common case without a division: only ends are short of holes, and what they want lies free before their frontiers. False says nothing.
+bool Arena::State::ends_can_grow(const Demand &demand) const {
+  uint64_t end_byte = 0;
+  for (uint32_t i = 0; i < chain_count; i++) {
+    const Pool &pool = pools[chain_pools[i]];
+    const uint32_t wanted = demand.pages[pool.index];
+    const uint32_t short_by = wanted > pool.holes.size() ? wanted - pool.holes.size() : 0;
+    uint64_t low = pool.low, high = pool.high;
+    if (short_by > 0) {
+      if (pool.direction == HICACHE_DIRECTION_FLOAT || short_by > pool.page_count) return false;
+      if (pool.direction == HICACHE_DIRECTION_UP) high += short_by;
+      else if (low < short_by + uint64_t{pool.first_page}) return false;
+      else low -= short_by;
+    }
+    if (low >= high) continue;
+    if (low * pool.page_bytes < end_byte || high > pool.page_count) return false;
+    end_byte = high * pool.page_bytes;
+  }
+  return true;
+}
+
 Status Arena::State::make_room(const Demand &demand, ErrorDetail *error) {
   if (const Status status = check_fixed(demand, error); status != HICACHE_OK) return status;
   bool out_of_holes = true;
   for (const Pool &pool : pools) out_of_holes &= demand.pages[pool.index] <= pool.holes.size();
   if (out_of_holes) return HICACHE_OK;
+  if (ends_can_grow(demand)) {
+    adopt_shortfall(demand);
+    return HICACHE_OK;
+  }
 
   const ChainDemand wanted = in_chain(demand);
   if (!chain_fits(snapshot(false), wanted, Hull::kSpan)) {

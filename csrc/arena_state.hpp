@@ -96,6 +96,7 @@ struct Arena::State {
   Status make_room(const Demand &demand, ErrorDetail *error);
   Status refuse(const Demand &demand, ErrorDetail *error) const;
   Status refuse_reclaim(const Demand &demand, ErrorDetail *error) const;
+  bool ends_can_grow(const Demand &demand) const;
   void adopt_shortfall(const Demand &demand);
   hicache_capacity_t compute_capacity(uint32_t pool_number) const;
   // Room beside static pools and names: what no move can mend.
@@ -152,9 +153,10 @@ struct Arena::State {
   Status flush_zeros(ErrorDetail *error);
   Status queue_copy(Pool *pool, uint32_t source, uint32_t destination, uint32_t token_count, ErrorDetail *error);
   Status flush_copies(ErrorDetail *error);
-  // Frees one name of a group in all its pools; in one pool (a tombstone is left as it is). Return the bits of the pools that got holes.
-  uint32_t free_name(Pool *owner, uint32_t v);
-  uint32_t free_window(Pool *pool, uint32_t v);
+  Status check_frees(std::span<const hicache_pages_t> frees, ErrorDetail *error);
+  // Free names of a group in all its pools; their pages in one pool (a tombstone is left as it is). Return the bits of the pools that got holes.
+  uint32_t free_names(Pool *owner, const uint32_t *vpages, uint32_t count);
+  uint32_t free_in_pool(Pool *pool, const uint32_t *vpages, uint32_t count);
   void give_name(Pool *owner, uint32_t v); // Or withholds it, as long as a static page of it is touched.
   void release_static_name(const Pool &pool, uint32_t p); // A static page has left quarantine.
 };

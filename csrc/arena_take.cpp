@@ -150,7 +150,7 @@ Status Arena::State::queue_copy(Pool *pool, uint32_t source, uint32_t destinatio
 // ---- Alloc ----
 
 Status Arena::State::bind_names(Pool *pool, const uint32_t *vpages, uint32_t count, ErrorDetail *error) {
-  constexpr uint32_t kRun = 256, kAhead = 8;
+  constexpr uint32_t kRun = 256;
   uint32_t frames[kRun];
   FrameSource source(pool, pool->is_static ? 0 : count, host);
   for (uint32_t done = 0; done < count;) {
@@ -161,10 +161,7 @@ Status Arena::State::bind_names(Pool *pool, const uint32_t *vpages, uint32_t cou
     } else {
       source.next(run, frames);
     }
-    for (uint32_t i = 0; i < run; i++) {
-      if (i + kAhead < run) pool->table.prefetch(names[i + kAhead]);
-      pool->hole_becomes_live(names[i], frames[i]);
-    }
+    pool->holes_become_live(names, frames, run);
     if (const Status status = zero_pages(pool, frames, run, error); status != HICACHE_OK) return status;
     done += run;
   }

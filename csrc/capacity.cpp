@@ -16,7 +16,7 @@ PageSpan hull_of(const ChainPool &pool, Hull hull) {
       return pool.span;
     case Hull::kSpan: return pool.span;
     case Hull::kPinned: return pool.pinned;
-    default: return PageSpan{};
+    default: return kNowhere;
   }
 }
 

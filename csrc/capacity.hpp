@@ -10,29 +10,31 @@ namespace hicache {
 
 inline constexpr uint32_t kPoolMax = 16;
 
-// Pages [low, high); empty if low >= high. Default: nowhere.
+// Pages [low, high); empty if low >= high.
 struct PageSpan {
-  uint32_t low = UINT32_MAX;
-  uint32_t high = 0;
+  uint32_t low;
+  uint32_t high;
   bool empty() const { return low >= high; }
   bool nowhere() const { return low == UINT32_MAX; }
 };
+inline constexpr PageSpan kNowhere{UINT32_MAX, 0};
 
+// Only the first `count` pools of a chain are ever set: a snapshot is taken on the way to every take, so none of this initialises itself.
 struct ChainPool {
-  uint32_t pool = 0; // Its number outside the chain.
-  uint32_t direction = 0;
-  uint64_t page_bytes = 0;
-  uint32_t first_page = 0; // The first page that lies wholly above the sink.
-  uint32_t page_count = 0; // Pages [0, page_count) lie in the arena.
-  uint32_t used = 0;       // live + reserved + quarantined.
-  PageSpan span;           // What it occupies now; an end's reaches to the arena's end.
-  PageSpan pinned;         // Hull of the pages that may not move.
+  uint32_t pool; // Its number outside the chain.
+  uint32_t direction;
+  uint64_t page_bytes;
+  uint32_t first_page; // The first page that lies wholly above the sink.
+  uint32_t page_count; // Pages [0, page_count) lie in the arena.
+  uint32_t used;       // live + reserved + quarantined.
+  PageSpan span;       // What it occupies now; an end's reaches to the arena's end.
+  PageSpan pinned;     // Hull of the pages that may not move.
 };
 
 struct Chain {
-  uint32_t count = 0;
-  uint64_t total_bytes = 0;
-  uint64_t sink_bytes = 0;
+  uint32_t count;
+  uint64_t total_bytes;
+  uint64_t sink_bytes;
   ChainPool pools[kPoolMax];
 };
 

@@ -82,6 +82,7 @@ Layout lay_out(const Chain &chain, const ChainDemand &demand, Hull hull, Sweep s
     const uint32_t i = from_low ? step : chain.count - 1 - step;
     const ChainPool &pool = chain.pools[i];
     const uint32_t pages = pool.used + demand.pages[i];
+    layout.spans[i] = kNowhere;
     if (pages == 0 && pool.span.empty()) continue;
 
     // Where the nearest pool not yet placed lies now: up to there bytes are free.

@@ -11,7 +11,7 @@ namespace hicache {
 // The new span of every pool of a chain, by position; empty for a pool with neither pages nor demand. Spans are in chain order, do not
 // overlap, contain the hulls, and each holds the pool's pages and its demand.
 struct Layout {
-  PageSpan spans[kPoolMax];
+  PageSpan spans[kPoolMax]; // Set for the chain's pools only.
 };
 
 // Which end of the chain is served first: its pools stay as they are as far as possible, and what is short is pushed to the other end.

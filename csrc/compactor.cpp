@@ -39,7 +39,7 @@ Status Arena::State::run_moves(Pool *pool, uint32_t count, ErrorDetail *error) {
 
 void Arena::State::set_fence(Pool *pool, uint32_t p, FenceMark mark) {
   overflow.drop(pool->fences[p]);
-  pool->fences[p] = mark;
+  pool->fences[p] = PageFence::of(mark);
 }
 
 void Arena::State::join_fence(Pool *pool, uint32_t p, FenceMark mark) {

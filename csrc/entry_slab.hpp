@@ -17,8 +17,9 @@ public:
   static uint32_t pool_of(uint32_t entry) { return entry >> 28; }
   static uint32_t page_of(uint32_t entry) { return entry & ((1u << 28) - 1); }
 
-  void open(uint64_t entry_count) {
-    const auto chunks = static_cast<uint32_t>((entry_count + kChunkEntries - 1) / kChunkEntries);
+  // Room for so many entries in up to so many lists.
+  void open(uint64_t entry_count, uint64_t list_count) {
+    const auto chunks = static_cast<uint32_t>((entry_count + kChunkEntries - 1) / kChunkEntries + list_count);
     chunks_.resize(chunks);
     free_head_ = kEnd;
     free_count_ = 0;

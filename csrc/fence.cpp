@@ -5,7 +5,8 @@
 namespace hicache {
 namespace {
 
-constexpr uint32_t kIndexSize = Streams::kSlotMax * 2;
+constexpr uint32_t kIndexSize = 8192; // At most half full.
+static_assert(kIndexSize >= 2 * Streams::kSlotMax);
 
 uint32_t bucket_of(uint64_t stream) {
   return static_cast<uint32_t>((stream * 0x9e3779b97f4a7c15ull) >> 40) & (kIndexSize - 1);
@@ -89,41 +90,39 @@ uint32_t FenceOverflow::take_node(FenceMark mark, uint32_t next) {
   return node;
 }
 
-FenceMark FenceOverflow::join(FenceMark page_fence, FenceMark mark, const Streams &streams, bool *widened) {
-  if (page_fence.slot() == kAllSlot) return page_fence;
-  if (page_fence.slot() != kListSlot) {
-    if (!page_fence || page_fence.slot() == mark.slot() || !streams.pending(page_fence)) return mark;
+PageFence FenceOverflow::join(PageFence fence, FenceMark mark, const Streams &streams, bool *widened) {
+  if (fence.slot() == PageFence::kAllSlot) return fence;
+  if (fence.slot() != PageFence::kListSlot) {
+    if (!fence || fence.slot() == mark.slot() || !streams.pending(streams.mark_of(fence))) return PageFence::of(mark);
     const uint32_t second = free_head_;
     if (second == kEnd || nodes_[second].next == kEnd) {
       *widened = true;
-      return FenceMark::make(kAllSlot, 1);
+      return PageFence::make(PageFence::kAllSlot, 0);
     }
-    const uint32_t tail = take_node(page_fence, kEnd);
-    return FenceMark::make(kListSlot, take_node(mark, tail));
+    const uint32_t tail = take_node(streams.mark_of(fence), kEnd);
+    return PageFence::make(PageFence::kListSlot, take_node(mark, tail));
   }
-  const auto head = static_cast<uint32_t>(page_fence.sequence());
-  // A node of the same stream, or one that has passed, is used again.
-  for (uint32_t node = head; node != kEnd; node = nodes_[node].next) {
+  // A node of the same stream is used again, or else one that has passed.
+  for (uint32_t node = fence.low(); node != kEnd; node = nodes_[node].next) {
     if (nodes_[node].mark.slot() != mark.slot()) continue;
     nodes_[node].mark = mark;
-    return page_fence;
+    return fence;
   }
-  for (uint32_t node = head; node != kEnd; node = nodes_[node].next) {
+  for (uint32_t node = fence.low(); node != kEnd; node = nodes_[node].next) {
     if (streams.pending(nodes_[node].mark)) continue;
     nodes_[node].mark = mark;
-    return page_fence;
+    return fence;
   }
   if (free_head_ == kEnd) {
-    drop(page_fence);
+    drop(fence);
     *widened = true;
-    return FenceMark::make(kAllSlot, 1);
+    return PageFence::make(PageFence::kAllSlot, 0);
   }
-  return FenceMark::make(kListSlot, take_node(mark, head));
+  return PageFence::make(PageFence::kListSlot, take_node(mark, fence.low()));
 }
 
-void FenceOverflow::drop(FenceMark page_fence) {
-  if (page_fence.slot() != kListSlot) return;
-  for (auto node = static_cast<uint32_t>(page_fence.sequence()); node != kEnd;) {
+void FenceOverflow::drop_list(uint32_t head) {
+  for (uint32_t node = head; node != kEnd;) {
     const uint32_t next = nodes_[node].next;
     nodes_[node] = {FenceMark{}, free_head_};
     free_head_ = node;
@@ -131,18 +130,16 @@ void FenceOverflow::drop(FenceMark page_fence) {
   }
 }
 
-void FenceOverflow::collect(FenceMark page_fence, const Streams &streams, WaitSet *waits) const {
-  if (page_fence.slot() == kAllSlot) {
-    for (uint32_t slot = kMoverSlot; slot < streams.used(); slot++)
-      if (streams.latest(slot).sequence() > 0) waits->add(streams.latest(slot), streams);
+void FenceOverflow::collect_some(PageFence fence, const Streams &streams, WaitSet *waits) const {
+  if (fence.slot() == PageFence::kAllSlot) {
+    for (uint32_t slot = kMoverSlot; slot < streams.used(); slot++) waits->add(streams.latest(slot), streams);
     return;
   }
-  if (page_fence.slot() != kListSlot) {
-    waits->add(page_fence, streams);
+  if (fence.slot() != PageFence::kListSlot) {
+    waits->add(streams.mark_of(fence), streams);
     return;
   }
-  for (auto node = static_cast<uint32_t>(page_fence.sequence()); node != kEnd; node = nodes_[node].next)
-    waits->add(nodes_[node].mark, streams);
+  for (uint32_t node = fence.low(); node != kEnd; node = nodes_[node].next) waits->add(nodes_[node].mark, streams);
 }
 
 } // namespace hicache

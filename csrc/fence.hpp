@@ -10,10 +10,25 @@
 
 namespace hicache {
 
+// What a page remembers: a stream slot (12 bits) and the low 20 bits of a sequence, or a list of several streams. A page that a stream has not
+// used for 2^20 steps is taken for used later than it was: a wait on that stream that is longer than need be, never one too few.
+struct PageFence {
+  uint32_t bits = 0; // 0: no fence.
+
+  static constexpr uint32_t kLowBits = 20, kLowMask = (1u << kLowBits) - 1;
+  static constexpr uint32_t kListSlot = 0xfff; // The low bits are the first node of a list.
+  static constexpr uint32_t kAllSlot = 0xffe;  // All streams, as far as they have got.
+  static constexpr PageFence make(uint32_t slot, uint32_t low) { return {slot << kLowBits | low}; }
+  static constexpr PageFence of(FenceMark mark) { return make(mark.slot(), static_cast<uint32_t>(mark.sequence()) & kLowMask); }
+  constexpr uint32_t slot() const { return bits >> kLowBits; }
+  constexpr uint32_t low() const { return bits & kLowMask; }
+  constexpr explicit operator bool() const { return bits != 0; }
+};
+
 // Streams known to one arena, and how far each has got.
 class Streams {
 public:
-  static constexpr uint32_t kSlotMax = 4096; // Slots 1..kSlotMax - 1; slot 1 is the mover's.
+  static constexpr uint32_t kSlotMax = PageFence::kAllSlot; // Slots 1..kSlotMax - 1; slot 1 is the mover's.
 
   void open();
   // The slot of a stream, made if need be by taking over one whose work has all ended. 0 if there is none to be had.
@@ -26,6 +41,12 @@ public:
   void open_step(uint32_t slot) { slots_[slot].open_steps++; }
   void close_step(uint32_t slot) { slots_[slot].open_steps--; }
   bool pending(FenceMark mark) const { return mark.sequence() > slots_[mark.slot()].passed; }
+  // The latest mark of the slot that a page can mean by this.
+  FenceMark mark_of(PageFence fence) const {
+    const uint64_t issued = slots_[fence.slot()].issued;
+    const uint64_t sequence = (issued & ~uint64_t{PageFence::kLowMask}) | fence.low();
+    return FenceMark::make(fence.slot(), sequence <= issued ? sequence : sequence - (uint64_t{1} << PageFence::kLowBits));
+  }
   FenceMark latest(uint32_t slot) const { return FenceMark::make(slot, slots_[slot].issued); }
   uint32_t used() const { return used_; }
   uint64_t bytes() const { return slots_.size() * sizeof(Slot) + index_.size() * sizeof(uint32_t); }
@@ -63,25 +84,30 @@ private:
 // Marks of pages that several streams used: lists of nodes, shared by the pools of an arena.
 class FenceOverflow {
 public:
+  static constexpr uint32_t kNodeMax = PageFence::kLowMask;
   void open(uint32_t node_count);
   uint64_t bytes() const { return nodes_.size() * sizeof(Node); }
 
-  // What `page_fence` becomes when `mark` joins it. *widened is set if the nodes have run out: the page then waits for all streams.
-  FenceMark join(FenceMark page_fence, FenceMark mark, const Streams &streams, bool *widened);
-  // What is left of it: frees its nodes.
-  void drop(FenceMark page_fence);
+  // What a page's fence becomes when `mark` joins it. *widened is set if the nodes have run out: the page then waits for all streams.
+  PageFence join(PageFence fence, FenceMark mark, const Streams &streams, bool *widened);
+  // The page has no use for it any more: frees its nodes.
+  void drop(PageFence fence) {
+    if (fence.slot() == PageFence::kListSlot) drop_list(fence.low());
+  }
   // Adds all its pending marks to `waits`.
-  void collect(FenceMark page_fence, const Streams &streams, WaitSet *waits) const;
+  void collect(PageFence fence, const Streams &streams, WaitSet *waits) const {
+    if (fence) collect_some(fence, streams, waits);
+  }
 
 private:
-  static constexpr uint32_t kListSlot = 0xffff; // The sequence is the first node of a list.
-  static constexpr uint32_t kAllSlot = 0xfffe;  // All streams, as far as they had got.
   static constexpr uint32_t kEnd = UINT32_MAX;
   struct Node {
     FenceMark mark;
     uint32_t next = kEnd;
   };
   uint32_t take_node(FenceMark mark, uint32_t next);
+  void drop_list(uint32_t head);
+  void collect_some(PageFence fence, const Streams &streams, WaitSet *waits) const;
 
   std::vector<Node> nodes_;
   uint32_t free_head_ = kEnd;

@@ -64,19 +64,63 @@ uint32_t HoleSet::prev(uint32_t i) const {
   return kNone;
 }
 
+void HoleSet::set_upward(uint32_t word) {
+  for (uint32_t level = 1; level < level_count_; level++) {
+    uint64_t &above = at(level, word >> 6);
+    const bool was_empty = above == 0;
+    above |= uint64_t{1} << (word & 63);
+    if (!was_empty) return;
+    word >>= 6;
+  }
+}
+
+void HoleSet::insert_all(const uint32_t *members, uint32_t count) {
+  uint64_t *const words = words_.data();
+  for (uint32_t i = 0; i < count;) {
+    const uint32_t word = members[i] >> 6;
+    uint64_t bits = 0;
+    do bits |= uint64_t{1} << (members[i++] & 63);
+    while (i < count && members[i] >> 6 == word);
+    const uint64_t before = words[word];
+    assert((before & bits) == 0);
+    words[word] = before | bits;
+    if (before == 0) set_upward(word);
+  }
+  size_ += count;
+}
+
+void HoleSet::erase_all(const uint32_t *members, uint32_t count) {
+  uint64_t *const words = words_.data();
+  for (uint32_t i = 0; i < count;) {
+    const uint32_t word = members[i] >> 6;
+    uint64_t bits = 0;
+    do bits |= uint64_t{1} << (members[i++] & 63);
+    while (i < count && members[i] >> 6 == word);
+    const uint64_t after = words[word] & ~bits;
+    assert((words[word] & bits) == bits);
+    words[word] = after;
+    if (after == 0) clear_upward(word);
+  }
+  size_ -= count;
+}
+
 void HoleSet::insert_range(uint32_t low, uint32_t high) {
   if (low >= high) return;
   assert(high <= capacity_);
   size_ += high - low;
   for (uint32_t level = 0; level < level_count_; level++) {
     const uint32_t first = low >> 6, last = (high - 1) >> 6;
+    bool above_knows = true; // No word was empty: the levels above have their bits already.
     for (uint32_t word = first; word <= last; word++) {
       uint64_t mask = kAll;
       if (word == first) mask &= from_bit(low);
       if (word == last) mask &= up_to_bit(high - 1);
-      assert(level > 0 || (at(level, word) & mask) == 0);
-      at(level, word) |= mask;
+      uint64_t &bits = at(level, word);
+      assert(level > 0 || (bits & mask) == 0);
+      above_knows &= bits != 0;
+      bits |= mask;
     }
+    if (above_knows) return;
     low = first;
     high = last + 1;
   }

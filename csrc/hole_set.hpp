@@ -47,6 +47,10 @@ public:
     }
   }
 
+  // Many at once, in any order; neighbours in one word cost one access. None, respectively all, are members.
+  void insert_all(const uint32_t *members, uint32_t count);
+  void erase_all(const uint32_t *members, uint32_t count);
+
   uint32_t lowest() const { return next(0); }
   uint32_t highest() const { return capacity_ == 0 ? kNone : prev(capacity_ - 1); }
   uint32_t next(uint32_t i) const; // Lowest member >= i, or kNone.
@@ -71,6 +75,7 @@ private:
 
   uint64_t &at(uint32_t level, uint32_t word) { return words_[offset_[level] + word]; }
   uint64_t at(uint32_t level, uint32_t word) const { return words_[offset_[level] + word]; }
+  void set_upward(uint32_t word);   // Level-0 word `word` was zero and is not any more.
   void clear_upward(uint32_t word); // Level-0 word `word` has just become zero.
 
   std::vector<uint64_t> words_;

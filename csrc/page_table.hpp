@@ -37,11 +37,20 @@ public:
   uint32_t virtual_count() const { return static_cast<uint32_t>(v2p_.size()); }
   uint32_t physical_count() const { return static_cast<uint32_t>(p2v_.size()); }
   uint64_t bytes() const { return (v2p_.size() + p2v_.size()) * sizeof(uint32_t); }
-  void prefetch(uint32_t v) const { __builtin_prefetch(&v2p_[v], 1); }
+  void prefetch_place(uint32_t p) const { // Of a page that may be unmapped.
+    if (p < kStateFirst) __builtin_prefetch(&p2v_[p], 1);
+  }
 
   void bind(VirtualPage v, PhysicalPage p) {
     v2p_[raw(v)] = raw(p);
     p2v_[raw(p)] = raw(v);
+  }
+  void bind_all(const uint32_t *vpages, const uint32_t *ppages, uint32_t count) {
+    uint32_t *const v2p = v2p_.data(), *const p2v = p2v_.data();
+    for (uint32_t i = 0; i < count; i++) {
+      v2p[vpages[i]] = ppages[i];
+      p2v[ppages[i]] = vpages[i];
+    }
   }
   // Takes the page at v2p[v] away; the place gets `place_state`, the name `name_state`.
   void unbind(VirtualPage v, uint32_t name_state, uint32_t place_state) {

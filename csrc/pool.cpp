@@ -40,7 +40,7 @@ void Pool::cut(uint32_t new_low, uint32_t new_high) {
 
 uint64_t Pool::table_bytes() const {
   return table.bytes() + holes.bytes() + movable.bytes() + held.bytes() + ids.bytes() + pins.size() * sizeof(uint16_t) +
-         fences.size() * sizeof(FenceMark) + marks.size() * sizeof(uint64_t);
+         fences.size() * sizeof(PageFence) + marks.size() * sizeof(uint64_t);
 }
 
 } // namespace hicache

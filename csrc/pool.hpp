@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "capacity.hpp"
+#include "fence.hpp"
 #include "free_ids.hpp"
 #include "hicache.h"
 #include "hole_set.hpp"
@@ -44,7 +45,7 @@ struct Pool {
   PageTable table;
   HoleSet holes, movable, held;
   std::vector<uint16_t> pins;
-  std::vector<FenceMark> fences; // Empty in a host arena.
+  std::vector<PageFence> fences; // Empty in a host arena.
   FreeIds ids;                   // Of an owner.
   std::vector<uint64_t> marks;   // A bit a virtual id, zero between calls: finds what occurs twice in one.
 
@@ -65,18 +66,22 @@ struct Pool {
   // Removes the pages outside [low, high), all holes, from the span.
   void cut(uint32_t new_low, uint32_t new_high);
   // What the pool occupies, for Hull::kSpan.
-  PageSpan span() const { return low < high ? PageSpan{low, high} : PageSpan{}; }
+  PageSpan span() const { return low < high ? PageSpan{low, high} : kNowhere; }
   PageSpan pinned_hull() const {
-    if (held.empty()) return PageSpan{};
+    if (held.empty()) return kNowhere;
     return PageSpan{held.lowest(), held.highest() + 1};
   }
 
   // ---- States of a page. Holes handed out have left the hole set already (drain). ----
 
-  void hole_becomes_live(uint32_t v, uint32_t p) {
-    table.bind(VirtualPage{v}, PhysicalPage{p});
-    live++;
-    pins[p] == 0 ? movable.insert(p) : held.insert(p); // A pin on a hole exists only under IGNORE_PINS.
+  void holes_become_live(const uint32_t *vpages, const uint32_t *frames, uint32_t count) {
+    table.bind_all(vpages, frames, count);
+    live += count;
+#ifdef HICACHE_SABOTAGE
+    for (uint32_t i = 0; i < count; i++) pins[frames[i]] > 0 ? held.insert(frames[i]) : movable.insert(frames[i]); // Pins left by IGNORE_PINS.
+#else
+    movable.insert_all(frames, count);
+#endif
   }
   void hole_becomes_reserved(uint32_t p) {
     table.set_place_state(PhysicalPage{p}, PageTable::kReserved);
@@ -100,23 +105,26 @@ struct Pool {
     reserved--;
     holes.insert(p);
   }
-  // Takes the page of v away; name_state is what v2p says from now on. Returns false if the page went to quarantine.
-  bool live_becomes_hole(uint32_t v, uint32_t name_state) {
-    const uint32_t p = table.v2p(v);
-    live--;
-    if (pins[p] > 0) {
-      table.unbind(VirtualPage{v}, name_state, PageTable::kQuarantined);
-      if (!held.contains(p)) { // Only under IGNORE_PINS.
-        movable.erase(p);
-        held.insert(p);
-      }
-      quarantined++;
-      return false;
+  // Takes the pages of mapped names away, at most kFreeRun of them; name_state is what v2p says from now on. Pinned ones go to quarantine:
+  // returns how many did not.
+  static constexpr uint32_t kFreeRun = 64;
+  uint32_t live_become_holes(const uint32_t *vpages, uint32_t count, uint32_t name_state) {
+    uint32_t frames[kFreeRun], freed = 0;
+    for (uint32_t i = 0; i < count; i++) {
+      const uint32_t v = vpages[i], p = table.v2p(v);
+#ifdef HICACHE_SABOTAGE
+      if (pins[p] > 0 && movable.contains(p)) movable.erase(p), held.insert(p); // Under IGNORE_PINS.
+#endif
+      const bool is_free = movable.contains(p); // Bits are nearer in memory than pins.
+      table.unbind(VirtualPage{v}, name_state, is_free ? PageTable::kNobody : PageTable::kQuarantined);
+      frames[freed] = p;
+      freed += is_free;
     }
-    table.unbind(VirtualPage{v}, name_state, PageTable::kNobody);
-    movable.erase(p);
-    holes.insert(p);
-    return true;
+    live -= count;
+    quarantined += count - freed;
+    movable.erase_all(frames, freed);
+    holes.insert_all(frames, freed);
+    return freed;
   }
 
   // ---- Pins ----
