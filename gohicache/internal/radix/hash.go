@@ -34,21 +34,32 @@ func NamespaceSeed(ns Namespace) *Hash {
 
 // HashPages appends the hashes of the pages of tokens to dst; prior is the hash before the first, nil for none. A partial page at the end has a hash too.
 func HashPages(prior *Hash, tokens []uint32, pageTokens int, dst []Hash) []Hash {
-	buf := make([]byte, 0, 32+4*pageTokens)
+	room := make([]byte, 32+4*pageTokens)
 	for len(tokens) > 0 {
 		page := tokens[:min(pageTokens, len(tokens))]
 		tokens = tokens[len(page):]
-		buf = buf[:0]
+		put(room[32:], page)
+		message := room[32 : 32+4*len(page)]
 		if prior != nil {
-			buf = append(buf, prior[:]...)
+			copy(room, prior[:])
+			message = room[:32+4*len(page)]
 		}
-		for _, v := range page {
-			buf = binary.LittleEndian.AppendUint32(buf, v)
-		}
-		dst = append(dst, sha256.Sum256(buf))
+		dst = append(dst, sha256.Sum256(message))
 		prior = &dst[len(dst)-1]
 	}
 	return dst
+}
+
+// put writes tokens as little-endian words.
+func put(b []byte, tokens []uint32) {
+	for len(tokens) >= 4 && len(b) >= 16 {
+		binary.LittleEndian.PutUint64(b, uint64(tokens[0])|uint64(tokens[1])<<32)
+		binary.LittleEndian.PutUint64(b[8:], uint64(tokens[2])|uint64(tokens[3])<<32)
+		tokens, b = tokens[4:], b[16:]
+	}
+	for i, v := range tokens {
+		binary.LittleEndian.PutUint32(b[4*i:], v)
+	}
 }
 
 // HashWidePage is the hash of one page of 64-bit tokens. A page that fits 32 bits hashes as such.

@@ -86,6 +86,7 @@ func (t *Tree) listStore(n *node, i int, host uint32, s *Store) {
 		if i == int(n.pages)-1 {
 			h = ids.HostPage(n.pools[p].hostID)
 			n.pools[p].storing = h != ids.NoHostPage
+			t.mark(n)
 		}
 		s.States[p] = append(s.States[p], h)
 	}
