@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -305,34 +306,44 @@ func (s *signal) ring() {
 	s.mu.Unlock()
 }
 
+// holder is something that a user holds.
+type holder interface{ describe() string }
+
 // holds remembers what users hold, so that Close can name it.
 type holds struct {
 	mu sync.Mutex
-	m  map[any]string
+	m  map[holder]struct{}
 }
 
-func (h *holds) add(key any, what string) {
+func (h *holds) add(x holder) {
 	h.mu.Lock()
 	if h.m == nil {
-		h.m = map[any]string{}
+		h.m = map[holder]struct{}{}
 	}
-	h.m[key] = what
+	h.m[x] = struct{}{}
 	h.mu.Unlock()
 }
 
-func (h *holds) remove(key any) {
+func (h *holds) remove(x holder) {
 	h.mu.Lock()
-	delete(h.m, key)
+	delete(h.m, x)
 	h.mu.Unlock()
+}
+
+func (h *holds) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.m)
 }
 
 func (h *holds) list() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := make([]string, 0, len(h.m))
-	for _, what := range h.m {
-		out = append(out, what)
+	for x := range h.m {
+		out = append(out, x.describe())
 	}
+	slices.Sort(out)
 	return out
 }
 

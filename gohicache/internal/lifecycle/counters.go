@@ -66,9 +66,7 @@ func (c *Core) Stats() metrics.Stats {
 		NoCapacity: n.noCapacity.Load(), CapacityWait: n.capacityWait.Load(), LeasesExpiredInUse: n.expiredInUse.Load(),
 		InternalErrors: n.bugs.Load(), PinsNow: n.pins.Load(), Submit: n.submit.Snapshot(),
 	}
-	c.holds.mu.Lock()
-	s.LeasesNow = int64(len(c.holds.m))
-	c.holds.mu.Unlock()
+	s.LeasesNow = int64(c.holds.count())
 	if c.storage != nil {
 		c.storage.stats(&s)
 	}

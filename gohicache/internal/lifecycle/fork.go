@@ -40,7 +40,7 @@ func (c *Core) Fork(s *Sequence) (*Sequence, error) {
 	}
 	c.plan.Lock()
 	defer c.plan.Unlock()
-	child := &Sequence{named: slices.Clone(s.named), hold: &hold{
+	child := &Sequence{named: slices.Clone(s.named), hold: hold{
 		c: c, namespace: s.namespace, stream: s.stream, path: s.path.retain(), pages: slices.Clone(s.pages), tokens: s.tokens, prefix: s.owned, owned: s.owned,
 		windowLow: slices.Clone(s.windowLow), windowEnd: slices.Clone(s.windowEnd), windowFrom: slices.Clone(s.windowFrom), waits: slices.Clone(s.waits),
 		hitDevice: s.owned * c.cfg.PageTokens}}
@@ -51,7 +51,7 @@ func (c *Core) Fork(s *Sequence) (*Sequence, error) {
 	if s.owned < len(s.pages) {
 		s.shareTail(child)
 	}
-	c.holds.add(child, child.describe("sequence"))
+	c.holds.add(child)
 	return child, nil
 }
 
@@ -133,11 +133,10 @@ func (c *Core) Resume(ctx context.Context, s *Sequence, load LoadRequest) error 
 	m := c.Match(s.named, MatchRequest{Namespace: s.namespace, FullHit: true})
 	defer m.Release()
 	load.Tokens = len(s.named)
-	h, err := c.load(ctx, m, &load)
-	if err != nil {
+	if err := c.load(ctx, m, &load, &s.hold, nil); err != nil {
 		return err
 	}
-	s.hold, s.suspended = h, false
-	c.holds.add(s, h.describe("sequence"))
+	s.suspended = false
+	c.holds.add(s)
 	return nil
 }

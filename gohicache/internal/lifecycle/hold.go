@@ -179,13 +179,13 @@ func (h *hold) insert(tokens []uint32, computed int) error {
 	request := radix.InsertRequest{Namespace: h.namespace, Tokens: tokens[:n*c.cfg.PageTokens], After: h.path.id, From: from, Pages: h.pages[from:n],
 		Checkpoints: checkpoints, Pin: true}
 	if len(c.windows) > 0 {
-		request.WindowFrom = make([]int, len(c.cfg.Pools))
+		request.WindowFrom = c.scratch.windowFrom
 		for _, p := range c.windows {
 			request.WindowFrom[p] = min(max(h.windowFrom[p], from), n)
 		}
 	}
-	var r radix.InsertResult
-	if err := c.tree.Insert(&request, &r); err != nil {
+	r := &c.scratch.inserted
+	if err := c.tree.Insert(&request, r); err != nil {
 		if errors.Is(err, radix.ErrPending) {
 			return err
 		}
@@ -197,7 +197,7 @@ func (h *hold) insert(tokens []uint32, computed int) error {
 	for _, cp := range checkpoints {
 		h.state[cp.Pool] = ids.NoVirtualPage // the tree's now, or in r.Freed
 	}
-	h.sortFreed(&r, from)
+	h.sortFreed(r, from)
 	h.owned = max(h.owned, r.Pages)
 	old := h.path
 	h.path = c.newPin(r.Pin)
@@ -226,6 +226,9 @@ func (h *hold) checkpoints(computed int) []radix.Checkpoint {
 
 // sortFreed frees at once what an insert replaced, except pages that this request still computes with: those wait for its end.
 func (h *hold) sortFreed(r *radix.InsertResult, from int) {
+	if r.Freed.Empty() {
+		return
+	}
 	mine := h.pages[from:]
 	keep := func(v ids.VirtualPage) bool { return slices.Contains(mine, v) }
 	if len(mine) > 16 {
@@ -255,6 +258,10 @@ func (h *hold) sortFreed(r *radix.InsertResult, from int) {
 	h.c.giveBack(&r.Freed)
 }
 
-func (h *hold) describe(what string) string {
-	return fmt.Sprintf("%s of %d tokens in %d pages (%d own)", what, h.tokens, len(h.pages), len(h.pages)-h.owned)
+func (h *hold) size() string {
+	return fmt.Sprintf("%d tokens in %d pages (%d own)", h.tokens, len(h.pages), len(h.pages)-h.owned)
 }
+
+func (l *Lease) describe() string    { return "lease of " + l.size() }
+func (s *Sequence) describe() string { return "sequence of " + s.size() }
+func (st *Step) describe() string    { return fmt.Sprintf("open step over %d sequences", len(st.batch)) }

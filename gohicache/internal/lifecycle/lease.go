@@ -12,7 +12,7 @@ import (
 
 // Lease keeps a request's pages where they are.
 type Lease struct {
-	*hold
+	hold
 	lease    ffi.Lease
 	released atomic.Bool
 	kernel   [][]ids.KernelID // by pool, made when first asked for

@@ -23,16 +23,11 @@ type LoadRequest struct {
 
 // Load makes a match resident, takes pages for the new tokens and leases all of it.
 func (c *Core) Load(ctx context.Context, m *Match, request LoadRequest) (*Lease, error) {
-	h, err := c.load(ctx, m, &request)
-	if err != nil {
+	l := new(Lease)
+	if err := c.load(ctx, m, &request, &l.hold, &l.lease); err != nil {
 		return nil, err
 	}
-	l := &Lease{hold: h}
-	if l.lease, err = c.eng.LeaseAcquire(h.appendHeld(nil)); err != nil {
-		h.giveUp()
-		return nil, fromEngine(err)
-	}
-	c.holds.add(l, h.describe("lease"))
+	c.holds.add(l)
 	if request.TTL > 0 {
 		l.mu.Lock()
 		l.timer = time.AfterFunc(request.TTL, l.expire)
@@ -41,18 +36,18 @@ func (c *Core) Load(ctx context.Context, m *Match, request LoadRequest) (*Lease,
 	return l, nil
 }
 
-// load is Load without the lease.
-func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest) (*hold, error) {
+// load fills h, and leases its pages if lease is not nil.
+func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest, h *hold, lease *ffi.Lease) error {
 	if err := c.check(); err != nil {
-		return nil, err
+		return err
 	}
 	a, err := m.acquire()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { a.release() }()
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return err
 	}
 	c.pump(0)
 	if c.storage != nil && !request.NoStorage && !request.NoLoadBack {
@@ -62,12 +57,11 @@ func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest) (*hold,
 		a.release()
 		a = c.askFor(m.tokens, &m.request, true)
 	}
-	var h *hold
 	err = c.withRoom(ctx, request.Wait, func(turn bool) (err error) {
 		if a.starved && turn { // others that were before it have let go of the host by now
 			a = c.storage.prefetch(ctx, m, a)
 		}
-		h, err = c.tryLoad(a, m, request)
+		err = c.tryLoad(a, m, request, h, lease)
 		if errors.Is(err, radix.ErrGap) { // a load that the match joined has failed, or its path was cleared
 			a = m.replace(a, c.askFor(m.tokens, &m.request, a.deviceOnly))
 			err = &retryAfter{}
@@ -75,13 +69,13 @@ func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest) (*hold,
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	c.count.loads.Add(1)
 	c.count.hitDevice.Add(uint64(h.hitDevice))
 	c.count.hitHost.Add(uint64(h.hitHost))
 	c.count.hitStorage.Add(uint64(h.hitStorage))
-	return h, nil
+	return nil
 }
 
 // retryAfter is what a try returns when room is on its way: the operations whose end brings it.
@@ -154,10 +148,7 @@ func (c *Core) withRoom(ctx context.Context, wait bool, try func(turn bool) erro
 
 // nothingHeld reports whether no release and no completion can ever give room: only the caller's own pin is left.
 func (c *Core) nothingHeld() bool {
-	c.holds.mu.Lock()
-	held := len(c.holds.m)
-	c.holds.mu.Unlock()
-	return held == 0 && c.ops.count() == 0 && c.count.pins.Load() <= 1 && (c.storage == nil || c.storage.idle())
+	return c.holds.count() == 0 && c.ops.count() == 0 && c.count.pins.Load() <= 1 && (c.storage == nil || c.storage.idle())
 }
 
 func (c *Core) waitChange(ctx context.Context, change <-chan struct{}) error {
@@ -187,32 +178,41 @@ type demand struct {
 	usable     int // pages of the prefix that are used
 	loadFull   int
 	newPages   int
+	copies     int // pages of any pool that come from the host
 	windowFrom []int
 	takes      []ffi.Take
 }
 
 // tryLoad plans and carries out a load under the plan lock: everything is taken and queued, or nothing is.
-func (c *Core) tryLoad(a *answer, m *Match, request *LoadRequest) (*hold, error) {
+func (c *Core) tryLoad(a *answer, m *Match, request *LoadRequest, h *hold, lease *ffi.Lease) error {
 	c.plan.Lock()
 	defer c.plan.Unlock()
 	if err := c.check(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := c.tree.Refresh(&a.m); err != nil {
-		return nil, err
+		return err
 	}
 	d, err := c.demandOf(&a.m, m, request)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	h := c.newHold(&a.m, m, request, d)
+	c.initHold(h, &a.m, m, request, d)
 	if err := c.takeAndLoad(&a.m, a.path, h, d); err != nil {
-		return nil, err
+		return err
 	}
 	h.path = a.path.retain()
 	h.joins(&a.m)
 	c.splitHit(h, a, d)
-	return h, nil
+	if lease == nil {
+		return nil
+	}
+	c.scratch.lines = h.appendHeld(c.scratch.lines[:0])
+	if *lease, err = c.eng.LeaseAcquire(c.scratch.lines); err != nil {
+		h.giveUp()
+		return fromEngine(err)
+	}
+	return nil
 }
 
 // demandOf computes what a load for the match takes.
@@ -230,9 +230,10 @@ func (c *Core) demandOf(r *radix.Match, m *Match, request *LoadRequest) (*demand
 	d.newPages = c.pagesFor(tokens) - d.usable
 	d.takes = d.takes[:0]
 	if n := d.loadFull + d.newPages; n > 0 {
-		d.takes = append(d.takes, ffi.Take{Pool: uint32(c.full), Pages: make([]ids.VirtualPage, n)})
+		d.takes = append(d.takes, ffi.Take{Pool: uint32(c.full), Count: uint32(n)}) // its pages are those of the hold, once there is one
 	}
 	loading := d.usable > r.Ready
+	d.copies = d.loadFull
 	for _, p := range c.windows {
 		d.windowFrom[p] = d.usable
 		if request.WindowTailOnly {
@@ -241,6 +242,7 @@ func (c *Core) demandOf(r *radix.Match, m *Match, request *LoadRequest) (*demand
 		n := d.usable + d.newPages - d.windowFrom[p]
 		if loading {
 			n += len(r.LoadWindows[p])
+			d.copies += len(r.LoadWindows[p])
 		}
 		if n > 0 {
 			d.takes = append(d.takes, ffi.Take{Pool: uint32(p), Count: uint32(n)})
@@ -250,6 +252,7 @@ func (c *Core) demandOf(r *radix.Match, m *Match, request *LoadRequest) (*demand
 		n := 1
 		if loading && r.States[p].Device == ids.NoVirtualPage && r.States[p].Host != ids.NoHostPage {
 			n = 2
+			d.copies++
 		}
 		d.takes = append(d.takes, ffi.Take{Pool: uint32(p), Pages: make([]ids.VirtualPage, n)})
 	}
@@ -288,10 +291,10 @@ func (c *Core) feasible(d *demand) error {
 
 const maxTokens = 1 << 30
 
-func (c *Core) newHold(r *radix.Match, m *Match, request *LoadRequest, d *demand) *hold {
+func (c *Core) initHold(h *hold, r *radix.Match, m *Match, request *LoadRequest, d *demand) {
 	n := len(c.cfg.Pools)
 	ints := make([]int, 3*n)
-	h := &hold{c: c, namespace: m.request.Namespace, stream: request.Stream, tokens: request.Tokens, prefix: d.usable, owned: d.usable,
+	*h = hold{c: c, namespace: m.request.Namespace, stream: request.Stream, tokens: request.Tokens, prefix: d.usable, owned: d.usable,
 		windowLow: ints[:n:n], windowEnd: ints[n : 2*n : 2*n], windowFrom: ints[2*n:]}
 	copy(h.windowFrom, d.windowFrom)
 	for _, p := range c.windows {
@@ -308,14 +311,27 @@ func (c *Core) newHold(r *radix.Match, m *Match, request *LoadRequest, d *demand
 			}
 		}
 	}
-	h.pages = make([]ids.VirtualPage, 0, d.usable+d.newPages)
-	h.pages = append(h.pages, r.Resident[:min(len(r.Resident), d.usable)]...)
-	return h
+	h.pages = make([]ids.VirtualPage, d.usable+d.newPages)
+	taken := h.pages[copy(h.pages, r.Resident[:min(len(r.Resident), d.usable)]):]
+	if len(taken) > 0 {
+		d.takes[0].Pages = taken
+	}
 }
 
 // takeAndLoad reserves, binds and queues; on failure nothing is taken.
 func (c *Core) takeAndLoad(r *radix.Match, path *pin, h *hold, d *demand) error {
 	if len(d.takes) == 0 {
+		return nil
+	}
+	if d.copies == 0 {
+		if err := c.alloc(d.takes); err != nil {
+			return err
+		}
+		for _, t := range d.takes {
+			if c.cfg.Pools[t.Pool].Role == radix.State {
+				h.state[t.Pool] = t.Pages[0]
+			}
+		}
 		return nil
 	}
 	reservation, err := c.take(d.takes)
@@ -324,19 +340,14 @@ func (c *Core) takeAndLoad(r *radix.Match, path *pin, h *hold, d *demand) error 
 	}
 	transfer, states := c.describe(r, h, d, reservation)
 	op := &operation{isLoad: true, pages: len(transfer.Copies)}
-	if len(transfer.Copies) > 0 {
-		c.ops.begin(op)
-		transfer.User = op.user
-	}
+	c.ops.begin(op)
+	transfer.User = op.user
 	start := c.cfg.Clock()
 	ticket, err := c.eng.Load(transfer)
 	if err != nil {
 		c.ops.drop(op)
 		c.bug("cancel", c.eng.Cancel(reservation))
 		return fromEngine(err)
-	}
-	if len(transfer.Copies) == 0 {
-		return nil
 	}
 	c.count.submit.Add(c.cfg.Clock().Sub(start))
 	op.ticket = ticket
@@ -385,7 +396,6 @@ func (c *Core) describe(r *radix.Match, h *hold, d *demand, reservation ffi.Rese
 		t := &d.takes[i]
 		switch p := int(t.Pool); c.cfg.Pools[p].Role {
 		case radix.Full:
-			h.pages = append(h.pages, t.Pages...)
 			for j := 0; j < d.loadFull; j++ {
 				s.copies = append(s.copies, ffi.Copy{Pool: t.Pool, DevicePage: t.Pages[j], HostPage: r.LoadFull[j]})
 			}
@@ -459,21 +469,24 @@ func (c *Core) splitHit(h *hold, a *answer, d *demand) {
 
 // scratch are buffers that only the holder of plan uses.
 type scratch struct {
-	demand    demand
-	copies    []ffi.Copy
-	binds     []ffi.Bind
-	demands   []ffi.Demand
-	evictable []uint64
-	quotas    []uint64
-	want      []int
-	evict     radix.EvictResult
-	hostWant  []int // a host pass may run inside a device pass
-	hostEvict radix.EvictResult
-	backUp    radix.BackUp
+	demand     demand
+	copies     []ffi.Copy
+	binds      []ffi.Bind
+	demands    []ffi.Demand
+	evictable  []uint64
+	quotas     []uint64
+	want       []int
+	evict      radix.EvictResult
+	hostWant   []int // a host pass may run inside a device pass
+	hostEvict  radix.EvictResult
+	backUp     radix.BackUp
+	inserted   radix.InsertResult
+	windowFrom []int // of an insert
+	lines      []ffi.Pages
 }
 
 func (s *scratch) init(pools int) {
-	s.demand.windowFrom = make([]int, pools)
+	s.demand.windowFrom, s.windowFrom = make([]int, pools), make([]int, pools)
 	s.evictable, s.quotas = make([]uint64, pools), make([]uint64, pools)
 	s.want, s.hostWant = make([]int, pools), make([]int, pools)
 }

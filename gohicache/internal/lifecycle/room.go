@@ -9,8 +9,13 @@ import (
 	"github.com/hicache/hicache/gohicache/internal/radix"
 )
 
-// take reserves device pages, giving up what policy says where they do not fit. The caller holds plan. It returns a *retryAfter if room is
-// on its way (write_back), a KindNoCapacity error if there is none.
+// alloc takes and binds device pages, giving up what policy says where they do not fit. The caller holds plan. It returns a *retryAfter if room
+// is on its way (write_back), a KindNoCapacity error if there is none.
+func (c *Core) alloc(takes []ffi.Take) error {
+	return c.takeWith(c.demandsOf(takes), func() error { return c.eng.Alloc(takes) })
+}
+
+// take is alloc for a reservation.
 func (c *Core) take(takes []ffi.Take) (ffi.Reservation, error) {
 	var reservation ffi.Reservation
 	err := c.takeWith(c.demandsOf(takes), func() (err error) {
@@ -37,7 +42,15 @@ func (c *Core) demandsOf(takes []ffi.Take) []ffi.Demand {
 // takeWith runs do, and again after each way of making room: first the smallest quotas that make the demand fit, then, where pinned pages
 // keep those from being packed, as many pages of each pool as are asked for.
 func (c *Core) takeWith(demands []ffi.Demand, do func() error) error {
-	err := do()
+	var err error
+	switch c.eng.FitsStatus(demands) { // an error of do costs more than the question, and a full device is the normal state
+	case ffi.StatusNoCapacity:
+		err = ffi.ErrNoCapacity
+	case ffi.StatusMovesBlocked:
+		err = ffi.ErrMovesBlocked
+	default:
+		err = do()
+	}
 	for _, way := range []func([]ffi.Demand) bool{c.planQuotas, c.demandQuotas} {
 		if !lacksRoom(err) || !way(demands) {
 			continue
@@ -49,6 +62,9 @@ func (c *Core) takeWith(demands []ffi.Demand, do func() error) error {
 		if gone > 0 {
 			err = do()
 		}
+	}
+	if err == ffi.ErrNoCapacity || err == ffi.ErrMovesBlocked {
+		err = do() // for the numbers
 	}
 	return fromEngine(err)
 }

@@ -10,7 +10,7 @@ import (
 
 // Sequence is a request over many steps: a hold without a lease.
 type Sequence struct {
-	*hold
+	hold
 	named     []uint32 // tokens whose KV the pages hold or will hold; at most tokens of them
 	ended     bool
 	suspended bool       // hold is over, named is not
@@ -29,12 +29,11 @@ func (c *Core) Begin(ctx context.Context, prompt []uint32, match MatchRequest, l
 	m := c.Match(prompt, match)
 	defer m.Release()
 	load.Tokens = len(prompt)
-	h, err := c.load(ctx, m, &load)
-	if err != nil {
+	s := &Sequence{named: slices.Clone(prompt)}
+	if err := c.load(ctx, m, &load, &s.hold, nil); err != nil {
 		return nil, err
 	}
-	s := &Sequence{hold: h, named: slices.Clone(prompt)}
-	c.holds.add(s, h.describe("sequence"))
+	c.holds.add(s)
 	return s, nil
 }
 
@@ -245,7 +244,7 @@ func (c *Core) Step(ctx context.Context, stream uint64, batch []Growth, wait boo
 	if st.step, err = c.eng.StepOpen(stream, lines); err != nil {
 		return nil, fromEngine(err)
 	}
-	c.holds.add(st, "open step")
+	c.holds.add(st)
 	c.count.steps.Add(1)
 	return st, nil
 }
