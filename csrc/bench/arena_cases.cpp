@@ -20,14 +20,14 @@ double timed(F &&loop) {
   return thread_seconds() - start;
 }
 
-} // namespace
+}  // namespace
 
 void take_and_free(const Settings &settings) {
   for (const uint64_t pages : sizes(settings, {10'000, 1'000'000, 10'000'000})) {
     for (const bool holed : {false, true}) {
       Engine engine(two_pools(pages));
       Random random(pages);
-      if (holed) { // 90 % full, then half of it freed in random order.
+      if (holed) {  // 90 % full, then half of it freed in random order.
         Pages live(pages * 45 / 100);
         engine.take_both(live.data(), uint32_t(live.size()));
         shuffle(live, random);
@@ -41,17 +41,17 @@ void take_and_free(const Settings &settings) {
           engine.free(kFull, four, 4);
         }
       };
-      loop(); // Warm.
+      loop();  // Warm.
       for (uint32_t run = 0; run < settings.runs; run++) {
-        emit({"take + free of 4 pages, FULL+SWA, through C", count_text(pages) + " pages, " + (holed ? "50 % holes" : "fresh"), "ns",
-              timed(loop) / n * 1e9, "", 0});
+        emit({"take + free of 4 pages, FULL+SWA, through C", count_text(pages) + " pages, " + (holed ? "50 % holes" : "fresh"),
+              "ns", timed(loop) / n * 1e9, "", 0});
       }
     }
   }
 }
 
-// FULL alone lives in an arena with room for as many SWA pages, as in the peer's benchmark: N live pages, a quarter freed at random, then a
-// random free and a take in turn.
+// FULL alone lives in an arena with room for as many SWA pages, as in the peer's benchmark: N live pages, a quarter freed at
+// random, then a random free and a take in turn.
 void churn(const Settings &settings) {
   constexpr uint32_t kBatch = 16;
   for (const uint64_t pages : sizes(settings, {10'000, 100'000, 1'000'000})) {
@@ -70,7 +70,8 @@ void churn(const Settings &settings) {
           engine.take(kFull, live.data() + size_t(i) * kBatch, kBatch);
         }
       });
-      emit({"churn: free 16 + take 16 pages at 25 % holes", count_text(pages) + " pages", "pages/s", double(n) * kBatch / s, "", 0});
+      emit(
+          {"churn: free 16 + take 16 pages at 25 % holes", count_text(pages) + " pages", "pages/s", double(n) * kBatch / s, "", 0});
     }
   }
 }
@@ -111,8 +112,8 @@ void bulk_take(const Settings &settings) {
   }
 }
 
-// An arena that is full but for 64 random holes in FULL; 16 SWA pages are wanted, so FULL has to give way at its frontier. The state before is
-// made again, untimed, after each take.
+// An arena that is full but for 64 random holes in FULL; 16 SWA pages are wanted, so FULL has to give way at its frontier. The
+// state before is made again, untimed, after each take.
 void shortfall(const Settings &settings) {
   constexpr uint32_t kWant = 16, kHoles = 64;
   for (const uint64_t pages : sizes(settings, {10'000, 1'000'000, 10'000'000})) {
@@ -170,14 +171,16 @@ void translate(const Settings &settings) {
     const uint32_t n = calls(settings, 50);
     const auto loop = [&] {
       for (uint32_t i = 0; i < n; i++) {
-        check(hicache_kernel_ids(engine.get(), lease, kFull, HICACHE_GRANULARITY_PAGE, wanted.data(), ids, out.data(), nullptr, &error), error,
-              "kernel ids");
+        check(hicache_kernel_ids(engine.get(), lease, kFull, HICACHE_GRANULARITY_PAGE, wanted.data(), ids, out.data(), nullptr,
+                                 &error),
+              error, "kernel ids");
       }
     };
     loop();
     for (uint32_t run = 0; run < settings.runs; run++) {
-      emit({"translate virtual to kernel ids", std::to_string(ids) + " random ids a call, table of " + std::to_string(table >> 8) + " KiB",
-            "M ids/s", double(n) * ids / timed(loop) / 1e6, "", 0});
+      emit({"translate virtual to kernel ids",
+            std::to_string(ids) + " random ids a call, table of " + std::to_string(table >> 8) + " KiB", "M ids/s",
+            double(n) * ids / timed(loop) / 1e6, "", 0});
     }
     check(hicache_lease_release(engine.get(), lease, &error), error, "release");
   }
@@ -205,8 +208,8 @@ void reclaim(const Settings &settings) {
     uint64_t quotas[3] = {}, sum = 0;
     const double s = timed([&] {
       for (uint32_t i = 0; i < n; i++) {
-        check(hicache_reclaim_plan(engine.get(), demands[i & 1], 3, evictable, i & 2 ? HICACHE_RECLAIM_SWA_FIRST : HICACHE_RECLAIM_FULL_FIRST,
-                                   quotas, &error),
+        check(hicache_reclaim_plan(engine.get(), demands[i & 1], 3, evictable,
+                                   i & 2 ? HICACHE_RECLAIM_SWA_FIRST : HICACHE_RECLAIM_FULL_FIRST, quotas, &error),
               error, "reclaim plan");
         sum += quotas[0] + quotas[1] + quotas[2];
       }
@@ -216,4 +219,4 @@ void reclaim(const Settings &settings) {
   }
 }
 
-} // namespace hicache::bench
+}  // namespace hicache::bench

@@ -1,5 +1,5 @@
-// engine_bench measures the engine through its C ABI alone: what a server in C++, Rust or Python pays. It prints one JSON object a line, one
-// line a measurement; `hicache bench engine` runs it and judges the figures.
+// engine_bench measures the engine through its C ABI alone: what a server in C++, Rust or Python pays. It prints one JSON object a
+// line, one line a measurement; `hicache bench engine` runs it and judges the figures.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -9,8 +9,8 @@
 namespace hicache::bench {
 
 void emit(const Sample &s) {
-  std::printf("{\"work\": \"%s\", \"config\": \"%s\", \"unit\": \"%s\", \"value\": %.9g", s.work.c_str(), s.config.c_str(), s.unit.c_str(),
-              s.value);
+  std::printf("{\"work\": \"%s\", \"config\": \"%s\", \"unit\": \"%s\", \"value\": %.9g", s.work.c_str(), s.config.c_str(),
+              s.unit.c_str(), s.value);
   if (!s.peer.empty()) std::printf(", \"peer\": \"%s\", \"peer_value\": %.9g", s.peer.c_str(), s.peer_value);
   std::printf("}\n");
   std::fflush(stdout);
@@ -109,7 +109,7 @@ std::string count_text(uint64_t n) {
   return std::to_string(n);
 }
 
-} // namespace hicache::bench
+}  // namespace hicache::bench
 
 namespace {
 
@@ -135,7 +135,7 @@ int usage() {
   return 2;
 }
 
-} // namespace
+}  // namespace
 
 int main(int argc, char **argv) {
   Settings settings;

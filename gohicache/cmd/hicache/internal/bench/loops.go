@@ -14,7 +14,6 @@ import (
 type counts struct {
 	requests, tokens, hitTokens  int
 	evictedTokens, evictionCalls int
-	allocations                  float64
 }
 
 func (c *counts) hitRate() float64 { return float64(c.hitTokens) / float64(max(1, c.tokens)) }
