@@ -495,7 +495,7 @@ func (s *cacheCounters) add(m *cacheMachine) {
 }
 
 func (s *cacheCounters) notVoid(t *testing.T, tier string) {
-	if t.Failed() || givenFlags["rapid.seed"] || givenFlags["rapid.failfile"] {
+	if t.Failed() || repeating() {
 		return // A failure, or a single run that is being repeated.
 	}
 	wanted := map[string]uint64{"evictions of the device": s.total.Evicted.Device, "hits on the device": s.total.HitTokens.Device}

@@ -119,7 +119,7 @@ func (s *engineCounters) add(m *machine) {
 }
 
 func (s *engineCounters) notVoid(t *testing.T) {
-	if t.Failed() || givenFlags["rapid.seed"] || givenFlags["rapid.failfile"] {
+	if t.Failed() || repeating() {
 		return // A failure, or a single run that is being repeated.
 	}
 	for what, n := range map[string]uint64{"takes": s.total.Takes, "refusals": s.total.TakesRefused, "moves": s.total.Moves,

@@ -58,14 +58,13 @@ func sabotagedLibrary(t *testing.T) string {
 func TestSabotageIsCaughtByTheRandomTests(t *testing.T) {
 	library := sabotagedLibrary(t)
 	for _, property := range []string{"TestEngine", "TestCache"} {
+		arguments := []string{"-test.run=^" + property + "$", "-test.count=1", "-test.failfast", "-rapid.nofailfile", "-rapid.shrinktime=1s"}
 		for _, s := range sabotages {
 			t.Run(property+"/"+s.name, func(t *testing.T) {
-				mustFail(t, library, s.bits, os.Args[0], "-test.run=^"+property+"$", "-test.count=1", "-rapid.nofailfile", "-rapid.shrinktime=1s", "-rapid.seed=1")
+				mustFail(t, library, s.bits, "[rapid] failed after", os.Args[0], arguments...)
 			})
 		}
-		t.Run(property+"/none", func(t *testing.T) {
-			mustPass(t, library, os.Args[0], "-test.run=^"+property+"$", "-rapid.checks=5", "-rapid.nofailfile")
-		})
+		t.Run(property+"/none", func(t *testing.T) { mustPass(t, library, os.Args[0], append(arguments, "-rapid.checks=5")...) })
 	}
 }
 
@@ -76,30 +75,29 @@ func TestSabotageIsCaughtByReplay(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", program, "../gohicache/cmd/hicache").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	arguments := []string{"replay", "--workload", "chat", "--geometry", "gemma-3-27b", "--scale", "512", "--device", "20000tok", "--host", "60000tok",
-		"--limit", "400", "--concurrency", "4", "--verify", "all", "--json"}
+	arguments := []string{"replay", "--workload", "chat", "--geometry", "gemma-3-27b", "--scale", "256", "--device", "12000tok", "--host", "60000tok",
+		"--limit", "300", "--prompt-max", "2048", "--verify", "all"}
 	for _, s := range sabotages {
 		t.Run(s.name, func(t *testing.T) {
-			output := mustFail(t, library, 0, program, append(arguments, "--sabotage", fmt.Sprint(uint32(s.bits)))...)
-			if s.bits != ffi.SabotageIgnorePins && !bytes.Contains(output, []byte("mismatch")) {
-				t.Errorf("failed for another reason:\n%s", output)
-			}
+			mustFail(t, library, 0, "MISMATCH", program, append(arguments, "--sabotage", fmt.Sprint(uint32(s.bits)))...)
 		})
 	}
 	t.Run("none", func(t *testing.T) { mustPass(t, library, program, arguments...) })
 }
 
-func mustFail(t *testing.T, library string, bits ffi.Sabotage, program string, arguments ...string) []byte {
+// mustFail runs a program that must notice the broken library: exit code 1, and the words of a check that failed.
+func mustFail(t *testing.T, library string, bits ffi.Sabotage, words, program string, arguments ...string) {
 	t.Helper()
 	output, err := runWith(t, library, bits, program, arguments...)
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
-		t.Fatalf("a broken library was not noticed (%v):\n%s", err, tail(output))
+	switch {
+	case err == nil:
+		t.Fatalf("a broken library was not noticed:\n%s", tail(output))
+	case !errors.As(err, &exit) || exit.ExitCode() != 1:
+		t.Fatalf("%v, want exit code 1 (a check failed):\n%s", err, tail(output))
+	case !bytes.Contains(output, []byte(words)):
+		t.Fatalf("failed for another reason than %q:\n%s", words, tail(output))
 	}
-	if code := exit.ExitCode(); code != 1 {
-		t.Fatalf("exit code %d, want 1 (a check failed):\n%s", code, tail(output))
-	}
-	return output
 }
 
 func mustPass(t *testing.T, library, program string, arguments ...string) {

@@ -62,6 +62,11 @@ func setFlag(name string, value int) {
 	}
 }
 
+// repeating reports whether the command line asks for certain runs: then what they met says nothing about the test.
+func repeating() bool {
+	return givenFlags["rapid.seed"] || givenFlags["rapid.failfile"] || givenFlags["rapid.checks"]
+}
+
 const libraryVariable = "HICACHE_LIBRARY"
 
 // needLibrary skips, loudly, where no libhicache was built and none is asked for.
