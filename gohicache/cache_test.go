@@ -23,7 +23,7 @@ func geometries() map[string][]hicache.PoolOptions {
 func TestTiers(t *testing.T) {
 	for name, pools := range geometries() {
 		t.Run(name, func(t *testing.T) {
-			s := open(t, hicache.Options{DeviceBytes: 256 * kib, HostBytes: 256 * kib, Pools: pools, Storage: file.New(t.TempDir())})
+			s := open(t, hicache.Options{DeviceBytes: 256 * kib, HostBytes: 256 * kib, Pools: pools, Storage: file.New(folder(t))})
 			a := prompt(1, 41)
 			wantHit(t, s.run(a), 0, 0, 0)
 			wantHit(t, s.run(a), 40, 0, 0)
@@ -47,7 +47,7 @@ func TestTiers(t *testing.T) {
 
 // TestNewProcess: a cache over the same folder finds what another stored; one of another model finds nothing.
 func TestNewProcess(t *testing.T) {
-	dir := t.TempDir()
+	dir := folder(t)
 	a := prompt(1, 41)
 	options := func(model string, host uint64) hicache.Options {
 		return hicache.Options{DeviceBytes: 64 * kib, HostBytes: host, Pools: windowPools(), Storage: file.New(dir), Model: model}
@@ -72,7 +72,7 @@ func TestNewProcess(t *testing.T) {
 
 // TestNamespaces is field case C75: equal tokens of two namespaces share nothing on any tier.
 func TestNamespaces(t *testing.T) {
-	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Storage: file.New(t.TempDir())})
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Storage: file.New(folder(t))})
 	a := prompt(1, 41)
 	s.runIn("x", a)
 	s.flush()
@@ -115,7 +115,7 @@ func TestPressure(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/host=%d/%v", name, host, policy), func(t *testing.T) {
-					s := open(t, hicache.Options{DeviceBytes: 32 * kib, HostBytes: host, Pools: pools, WritePolicy: policy, Storage: file.New(t.TempDir())})
+					s := open(t, hicache.Options{DeviceBytes: 32 * kib, HostBytes: host, Pools: pools, WritePolicy: policy, Storage: file.New(folder(t))})
 					for i := range 120 {
 						seed := i * 7 % 13
 						if i%3 > 0 {
@@ -143,7 +143,7 @@ func TestPressure(t *testing.T) {
 
 // TestManyGoroutines runs requests of overlapping prefixes at once.
 func TestManyGoroutines(t *testing.T) {
-	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Storage: file.New(t.TempDir())})
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Storage: file.New(folder(t))})
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Add(1)
@@ -285,7 +285,7 @@ func TestChunkedPrompt(t *testing.T) {
 // TestFullHit is field case C46: N a multiple of the page size; a match that leaves a token to compute still reaches N minus one page, also from
 // storage.
 func TestFullHit(t *testing.T) {
-	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Storage: file.New(t.TempDir())})
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Storage: file.New(folder(t))})
 	a := prompt(1, 40)
 	s.run(a)
 	s.flush()
@@ -345,7 +345,7 @@ func TestStagingOnly(t *testing.T) {
 	for name, pools := range geometries() {
 		for _, staging := range []uint64{0, 2 * kib, 16 * kib} {
 			t.Run(fmt.Sprintf("%s/%d", name, staging), func(t *testing.T) {
-				s := open(t, hicache.Options{DeviceBytes: 256 * kib, StagingBytes: staging, Pools: pools, Storage: file.New(t.TempDir())})
+				s := open(t, hicache.Options{DeviceBytes: 256 * kib, StagingBytes: staging, Pools: pools, Storage: file.New(folder(t))})
 				a := prompt(1, 401)
 				s.run(a)
 				s.flush()

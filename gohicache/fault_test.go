@@ -206,7 +206,7 @@ func TestRandomFaults(t *testing.T) {
 func TestCorruptStorage(t *testing.T) {
 	for name, pools := range geometries() {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
+			dir := folder(t)
 			s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools, Storage: file.New(dir)})
 			a := prompt(1, 41)
 			s.run(a)
@@ -241,7 +241,7 @@ func TestCorruptStorage(t *testing.T) {
 func TestOneLostObject(t *testing.T) {
 	for name, pools := range geometries() {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
+			dir := folder(t)
 			s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools, Storage: file.New(dir)})
 			a := prompt(1, 81)
 			s.run(a)
@@ -367,7 +367,7 @@ func TestLeaseExpiry(t *testing.T) {
 // TestManyPrefetches is field case C42: many requests whose whole prompts storage has, on a host and a device that hold a few, all at once: nobody
 // holds what another waits for.
 func TestManyPrefetches(t *testing.T) {
-	dir := t.TempDir()
+	dir := folder(t)
 	t.Run("fill", func(t *testing.T) {
 		s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Storage: file.New(dir)})
 		for i := range 50 {

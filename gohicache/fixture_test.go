@@ -228,3 +228,22 @@ func wantHit(t testing.TB, got hicache.HitTokens, device, host, storage int) {
 		t.Fatalf("hit %+v, want %+v", got, want)
 	}
 }
+
+// folder is an empty folder for a store, in memory where there is such: the tests make many small files.
+func folder(t testing.TB) string {
+	t.Helper()
+	const shared = "/dev/shm"
+	if info, err := os.Stat(shared); err != nil || !info.IsDir() {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp(shared, "hicache-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}

@@ -1,6 +1,7 @@
 package hicache
 
 import (
+	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
 )
 
@@ -55,6 +56,21 @@ func (c *Cache) ReadTags(pool int, pages []ids.KernelID, tags []uint64) error {
 // WriteTags is the counterpart of ReadTags.
 func (c *Cache) WriteTags(pool int, pages []ids.KernelID, tags []uint64) error {
 	return c.publicErrorOrNil("tags", c.core.Tags(pool, pages, tags, true))
+}
+
+// PageStamp is a page of a simulated forward pass on a CUDA device: the rows of its first TokenCount tokens are a function of Digest.
+type PageStamp = ffi.Stamp
+
+// StampPages fills the rows of device pages by kernel id with words that depend on each page's digest and the salts (two a layer of the pool: K and
+// V), with the device itself. CheckStamps counts the 8-byte words of each page that differ. Both run on the legacy default stream, behind the layer
+// waits there, and block. CUDA only: else ErrUnsupported. The pages must be held as for PageBytes.
+func (c *Cache) StampPages(pool int, stamps []PageStamp, salts []uint64) error {
+	return c.publicErrorOrNil("stamp pages", c.core.StampPages(pool, stamps, salts, nil))
+}
+
+// CheckStamps is the counterpart of StampPages.
+func (c *Cache) CheckStamps(pool int, stamps []PageStamp, salts []uint64, mismatches []uint32) error {
+	return c.publicErrorOrNil("check stamps", c.core.StampPages(pool, stamps, salts, mismatches))
 }
 
 // DevicePlaces are the places of pages on the device now, ids.NoPhysicalPage where a name has none. Without a lease the answer may be old

@@ -129,6 +129,11 @@ func (h *hold) table(pool int, dst []ids.VirtualPage) []ids.VirtualPage {
 // giveUp frees what the request owns and ends its pin. Called once.
 func (h *hold) giveUp() {
 	f := &h.late
+	if h.owned == len(h.pages) && h.state == nil && f.Empty() {
+		h.path.release()
+		h.c.room.ring()
+		return
+	}
 	for len(f.Device) < len(h.c.cfg.Pools) {
 		f.Device = append(f.Device, nil)
 	}

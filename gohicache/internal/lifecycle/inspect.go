@@ -59,6 +59,11 @@ func (c *Core) Tags(pool int, pages []ids.KernelID, tags []uint64, write bool) e
 	return fromEngine(c.eng.DeviceTags(uint32(pool), pages, tags, write))
 }
 
+// StampPages writes stamps with the device, or compares them (mismatches not nil), on the legacy default stream.
+func (c *Core) StampPages(pool int, stamps []ffi.Stamp, salts []uint64, mismatches []uint32) error {
+	return fromEngine(c.eng.StampPages(uint32(pool), 0, stamps, salts, mismatches))
+}
+
 // DevicePlaces are the places of device pages now.
 func (c *Core) DevicePlaces(pool int, pages []ids.VirtualPage) ([]ids.PhysicalPage, error) {
 	out := make([]ids.PhysicalPage, len(pages))

@@ -93,7 +93,10 @@ func (c *Core) withRoom(ctx context.Context, wait bool, try func(turn bool) erro
 		}
 	}()
 	for {
-		change := c.room.wait() // before the try: what is freed after it is not missed
+		var change <-chan struct{}
+		if wait { // before the try: what is freed after it is not missed
+			change = c.room.wait()
+		}
 		err := try(waiting)
 		var later *retryAfter
 		if errors.As(err, &later) {

@@ -36,7 +36,7 @@ type operations struct {
 	mu         sync.Mutex
 	next       uint64
 	m          map[uint64]*operation
-	lastBackUp ffi.Ticket // whose completion is unread: later back-ups publish after it
+	lastBackUp ffi.Ticket // later back-ups publish after it
 }
 
 // begin registers an operation before it is submitted, so that its completion finds it however early it comes.
@@ -52,22 +52,19 @@ func (o *operations) begin(op *operation) {
 	o.m[op.user] = op
 }
 
-// drop unregisters one that was not submitted after all.
+// drop unregisters one that has ended, or was not submitted after all.
 func (o *operations) drop(op *operation) {
 	o.mu.Lock()
 	delete(o.m, op.user)
 	o.mu.Unlock()
 }
 
-func (o *operations) take(user uint64, ticket ffi.Ticket) *operation {
+// find returns the operation of a completion that was read. It stays registered until the tree knows: whoever waits for all transfers must
+// not miss one in between.
+func (o *operations) find(user uint64) *operation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	op := o.m[user]
-	delete(o.m, user)
-	if o.lastBackUp == ticket {
-		o.lastBackUp = 0
-	}
-	return op
+	return o.m[user]
 }
 
 func (o *operations) list() []*operation {
@@ -135,7 +132,7 @@ func (c *Core) finish(completions []ffi.Completion) {
 	c.plan.Lock()
 	for i := range completions {
 		done := &completions[i]
-		op := c.ops.take(done.User, done.Ticket)
+		op := c.ops.find(done.User)
 		if op == nil {
 			c.bug("completion", fail(KindInternal, "ticket %d has no operation", done.Ticket))
 			continue
@@ -159,6 +156,7 @@ func (c *Core) finish(completions []ffi.Completion) {
 			offers = append(offers, op.path)
 		}
 		close(op.done)
+		c.ops.drop(op)
 	}
 	c.plan.Unlock()
 	for _, path := range offers {

@@ -353,9 +353,7 @@ func (c *Core) queueBackUp(op *operation, copies []ffi.Copy, stream uint64) erro
 	}
 	op.ticket = ticket
 	c.ops.mu.Lock()
-	if _, unread := c.ops.m[op.user]; unread {
-		c.ops.lastBackUp = ticket
-	}
+	c.ops.lastBackUp = ticket
 	c.ops.mu.Unlock()
 	return nil
 }
