@@ -37,6 +37,33 @@ func TestOptionsChangeSpeedNotAnswers(t *testing.T) {
 	}
 }
 
+// TestStaticPoolsAnswerAlike: pools with memory of their own give the same pages and contents as pools that share an arena, where both have
+// room, and no byte of theirs moves.
+func TestStaticPoolsAnswerAlike(t *testing.T) {
+	needLibrary(t)
+	for _, g := range geometries {
+		t.Run(g.name, func(t *testing.T) {
+			check(t, budget{40, 0}, func(rt *rapid.T) {
+				operations := rapid.SliceOfN(rapid.Custom(drawOperation), 10, 80).Draw(rt, "operations")
+				for _, backend := range []ffi.Backend{ffi.BackendCPU, ffi.BackendNull} {
+					v := variant{backend: backend, pageTokens: 4, ample: true}
+					shared := run(rt, &g, v, operations)
+					v.static = true
+					static := run(rt, &g, v, operations)
+					if diff := cmp.Diff(shared.log, static.log); diff != "" {
+						rt.Fatalf("static pools differ (-shared +static):\n%s", diff)
+					}
+					if static.moves != 0 {
+						rt.Fatalf("%d pages of static pools moved", static.moves)
+					}
+				}
+			})
+		})
+	}
+}
+
+const amplePages = 400 // 80 operations take 4 pages of a pool each at most.
+
 // An operation is drawn once and means the same in every variant: what it picks depends on logical state alone.
 type operation struct {
 	Verb       string
@@ -57,11 +84,13 @@ type variant struct {
 	pageTokens uint32
 	layout     ffi.EnvelopeLayout
 	seed       uint64
+	ample      bool // Room for everything that the operations can ask for.
+	static     bool // Every pool has memory of its own, and nothing moves.
 }
 
 func (v variant) String() string {
-	return fmt.Sprintf("compaction %d, placement %d, %s, %d tokens a page, layout %d, seed %d", v.compaction, v.placement, backendNames[v.backend], v.pageTokens,
-		v.layout, v.seed)
+	return fmt.Sprintf("compaction %d, placement %d, %s, %d tokens a page, layout %d, seed %d, static %v", v.compaction, v.placement, backendNames[v.backend], v.pageTokens,
+		v.layout, v.seed, v.static)
 }
 
 func variants() []variant {
@@ -90,6 +119,7 @@ type answers struct {
 	holders []uint64
 	steps   map[uint64]bool
 	writes  uint64
+	moves   uint64
 	log     []string
 }
 
@@ -109,6 +139,18 @@ func run(t *rapid.T, g *geometry, v variant, operations []operation) *answers {
 			o.Pools[i].KRowBytes, o.Pools[i].VRowBytes = o.Pools[i].KRowBytes*scale, o.Pools[i].VRowBytes*scale
 		}
 		o.Pools[i].EnvelopeLayout = v.layout
+	}
+	if v.ample {
+		o.DeviceBytes *= amplePages
+		o.HostBytes *= amplePages
+	}
+	for i := range o.Pools {
+		if v.static {
+			o.Pools[i].Flags = ffi.PoolFlagsStatic
+			if o.Pools[i].Role != ffi.RoleSWA {
+				o.Pools[i].VirtualPageCount = amplePages
+			}
+		}
 	}
 	o.Compaction, o.Fault.Seed, o.Fault.DelayMaxNs = v.compaction, v.seed, 1000
 	if len(o.Pools) <= 2 {
@@ -130,6 +172,9 @@ func run(t *rapid.T, g *geometry, v variant, operations []operation) *answers {
 	}
 	a.letGo()
 	a.readAll()
+	stats, err := engine.Stats()
+	a.must(err)
+	a.moves = stats.Moves
 	a.must(engine.Close())
 	return a
 }
@@ -143,6 +188,15 @@ func (a *answers) must(err error) {
 
 func (a *answers) say(format string, args ...any) {
 	a.log = append(a.log, fmt.Sprintf(format, args...))
+}
+
+// named gives pages as the log does: counted from the first that the pool hands out, which depends on the size of the sink.
+func (a *answers) named(pool int, pages []ids.VirtualPage) []int {
+	names := make([]int, len(pages))
+	for i, page := range pages {
+		names[i] = int(page) - int(a.info[a.owner[pool]].FirstPage)
+	}
+	return names
 }
 
 func (a *answers) do(op operation) {
@@ -235,7 +289,7 @@ func (a *answers) take(pool, n, windows int) {
 		a.say("take %d of pool %d: no", n, owner)
 		return
 	}
-	a.say("take %d of pool %d: %v", n, owner, takes[0].Pages)
+	a.say("take %d of pool %d: %v", n, owner, a.named(owner, takes[0].Pages))
 	for i, page := range takes[0].Pages {
 		for p, o := range a.owner {
 			if o == owner && (p == owner || i >= n-windows%(n+1)) {
@@ -261,7 +315,7 @@ func (a *answers) window(pool, pick int) {
 	ok := a.granted(func() error {
 		return a.engine.Alloc([]ffi.Take{{Pool: uint32(pool), Pages: []ids.VirtualPage{ids.VirtualPage(page)}}})
 	})
-	a.say("window of %d in pool %d: %v", page, pool, ok)
+	a.say("window of %v in pool %d: %v", a.named(pool, []ids.VirtualPage{ids.VirtualPage(page)}), pool, ok)
 	if ok {
 		a.live[pool] = append(a.live[pool], page)
 	}
@@ -293,7 +347,7 @@ func (a *answers) free(pool, from, n int) {
 			delete(a.content, pageName{p, uint32(page)})
 		}
 	}
-	a.say("free %v of pool %d", pages, pool)
+	a.say("free %v of pool %d", a.named(pool, pages), pool)
 }
 
 // write puts a content that no page had before into one page that no copy can be reading.
@@ -351,7 +405,7 @@ func (a *answers) backUp(pool, from, n int) {
 			a.must(a.engine.HostFree([]ffi.HostPages{{Pool: uint32(pool), Pages: []ids.HostPage{a.saved[pool][0].page}}}))
 			a.saved[pool] = a.saved[pool][1:]
 		}
-		a.say("back up %v of pool %d: no", pages, pool)
+		a.say("back up %v of pool %d: no", a.named(pool, pages), pool)
 		return
 	}
 	transfer := &ffi.Transfer{Priority: ffi.ClassNormal}
@@ -361,7 +415,7 @@ func (a *answers) backUp(pool, from, n int) {
 	}
 	_, err := a.engine.BackUp(transfer)
 	a.must(err)
-	a.say("back up %v of pool %d", pages, pool)
+	a.say("back up %v of pool %d", a.named(pool, pages), pool)
 }
 
 // load takes pages of a group and fills those that it can from the host.
@@ -385,7 +439,7 @@ func (a *answers) load(owner, from, n int) {
 		a.say("load %d of pool %d: no", n, owner)
 		return
 	}
-	a.say("load %d of pool %d: %v", n, owner, takes[0].Pages)
+	a.say("load %d of pool %d: %v", n, owner, a.named(owner, takes[0].Pages))
 	transfer := &ffi.Transfer{Reservation: reservation}
 	for i, page := range takes[0].Pages {
 		for _, take := range takes {
@@ -433,7 +487,7 @@ func (a *answers) readAll() {
 			if want != 0 && (!whole[i] || values[i] != want) {
 				a.t.Fatalf("%s: page %d of pool %d holds %#x (whole: %v), want %#x", a.variant, page, pool, values[i], whole[i], want)
 			}
-			a.say("page %d of pool %d: %#x", page, pool, want)
+			a.say("page %v of pool %d: %#x", a.named(pool, pages[i:i+1]), pool, want)
 		}
 	}
 }
