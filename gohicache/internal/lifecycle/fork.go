@@ -44,6 +44,9 @@ func (c *Core) Fork(s *Sequence) (*Sequence, error) {
 		c: c, namespace: s.namespace, stream: s.stream, path: s.path.retain(), pages: slices.Clone(s.pages), tokens: s.tokens, prefix: s.owned, owned: s.owned,
 		windowLow: slices.Clone(s.windowLow), windowEnd: slices.Clone(s.windowEnd), windowFrom: slices.Clone(s.windowFrom), waits: slices.Clone(s.waits),
 		hitDevice: s.owned * c.cfg.PageTokens}}
+	for _, op := range child.waits {
+		op.use()
+	}
 	if !s.late.Empty() { // duplicates that the parent computes with: the child does too
 		s.share(child, s.late)
 		s.late = radix.Freed{}

@@ -128,6 +128,9 @@ func (h *hold) table(pool int, dst []ids.VirtualPage) []ids.VirtualPage {
 
 // giveUp frees what the request owns and ends its pin. Called once.
 func (h *hold) giveUp() {
+	for _, op := range h.waits {
+		op.unuse(h.c)
+	}
 	f := &h.late
 	if h.owned == len(h.pages) && h.state == nil && f.Empty() {
 		h.path.release()

@@ -360,7 +360,7 @@ func (c *Core) takeAndLoad(r *radix.Match, path *pin, h *hold, d *demand) error 
 		c.abandonLoad(r, h, d, op, states)
 		return fail(KindInternal, "the tree refused a load: %v", err)
 	}
-	h.waits = append(h.waits, op)
+	h.waits = append(h.waits, op.use())
 	c.tree.ReleaseHost(path.id) // the load has its own; the host copies may go once it has ended
 	return nil
 }
@@ -444,7 +444,7 @@ func (h *hold) joins(r *radix.Match) {
 	for _, op := range h.c.ops.list() {
 		for _, id := range r.Joins {
 			if op.isLoad && op.load == id && !contains(h.waits, op) {
-				h.waits = append(h.waits, op)
+				h.waits = append(h.waits, op.use())
 			}
 		}
 	}

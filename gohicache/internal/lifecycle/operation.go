@@ -17,8 +17,12 @@ type operation struct {
 	done   chan struct{} // closed after the tree has been told
 	err    error         // why it failed; read only after done
 
-	load    radix.LoadID // of a load-back
-	isLoad  bool
+	load     radix.LoadID // of a load-back
+	isLoad   bool
+	mu       sync.Mutex
+	users    int         // requests that compute with what a load brings
+	unwanted radix.Freed // pages of theirs that others published first
+
 	surplus radix.Freed // device pages that others made resident first; freed at the end
 
 	backUp    radix.BackUpID
@@ -29,6 +33,39 @@ type operation struct {
 	bounce    bool             // through the staging arena: whoever waits for it does the rest
 	path      *pin             // keeps the path until storage has taken it over
 	pages     int
+}
+
+// use says that one more request computes with what a load brings.
+func (op *operation) use() *operation {
+	op.mu.Lock()
+	op.users++
+	op.mu.Unlock()
+	return op
+}
+
+// unuse ends that; the last one frees the pages that the tree had others for by the time they arrived.
+func (op *operation) unuse(c *Core) {
+	op.mu.Lock()
+	op.users--
+	last := op.users == 0
+	var f radix.Freed
+	if last {
+		f, op.unwanted = op.unwanted, radix.Freed{}
+	}
+	op.mu.Unlock()
+	if last {
+		c.giveBack(&f)
+	}
+}
+
+// keep leaves pages that the tree does not name any more to the requests that compute with them; false if there are none.
+func (op *operation) keep(f *radix.Freed) bool {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.users > 0 {
+		op.unwanted, *f = *f, radix.Freed{}
+	}
+	return op.users > 0
 }
 
 // operations are the transfers in flight by the number that the completion carries.
@@ -201,7 +238,9 @@ func (c *Core) finishLoad(op *operation, bytes uint64) {
 	f := &op.surplus
 	_, err := c.tree.FinishLoad(op.load, op.err == nil, f)
 	c.bug("finish load", err)
-	c.giveBack(f)
+	if op.err != nil || !op.keep(f) {
+		c.giveBack(f)
+	}
 	if op.err == nil {
 		c.countLoad(op, bytes)
 	}
