@@ -2,7 +2,9 @@ package metrics
 
 import (
 	"math/rand/v2"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -43,5 +45,47 @@ func TestQuantile(t *testing.T) {
 	}
 	if h.Count != 10_000 || (&Histogram{}).Quantile(.5) != 0 {
 		t.Errorf("count %d", h.Count)
+	}
+}
+
+// TestPrometheusHasEveryField sets each field of Stats alone and expects exactly one metric to change.
+func TestPrometheusHasEveryField(t *testing.T) {
+	var zero strings.Builder
+	if err := WritePrometheus(&zero, &Stats{}); err != nil {
+		t.Fatal(err)
+	}
+	of := reflect.TypeFor[Stats]()
+	for i := range of.NumField() {
+		var s Stats
+		field := reflect.ValueOf(&s).Elem().Field(i)
+		switch field.Interface().(type) {
+		case uint64:
+			field.SetUint(7)
+		case int64:
+			field.SetInt(7)
+		case string:
+			field.SetString("off")
+		case TierCount:
+			field.Set(reflect.ValueOf(TierCount{Host: 7}))
+		case Histogram:
+			var r Recorder
+			r.Add(time.Second)
+			field.Set(reflect.ValueOf(r.Snapshot()))
+		}
+		var b strings.Builder
+		if err := WritePrometheus(&b, &s); err != nil {
+			t.Fatal(err)
+		}
+		changed := map[string]bool{}
+		before, after := strings.Split(zero.String(), "\n"), strings.Split(b.String(), "\n")
+		for j := range after {
+			if after[j] != before[j] {
+				name, _, _ := strings.Cut(strings.NewReplacer("{", " ", "_sum", "", "_count", "").Replace(after[j]), " ")
+				changed[name] = true
+			}
+		}
+		if len(changed) != 1 {
+			t.Errorf("%s changes %v, want one metric", of.Field(i).Name, changed)
+		}
 	}
 }
