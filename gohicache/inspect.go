@@ -1,8 +1,8 @@
 package hicache
 
 import (
-	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/lifecycle"
 )
 
 // PoolInfo is where a pool's pages are. In the envelope of a page, the K row of layer index l (into Layers) and token t begins at
@@ -59,7 +59,7 @@ func (c *Cache) WriteTags(pool int, pages []ids.KernelID, tags []uint64) error {
 }
 
 // PageStamp is a page of a simulated forward pass on a CUDA device: the rows of its first TokenCount tokens are a function of Digest.
-type PageStamp = ffi.Stamp
+type PageStamp = lifecycle.Stamp
 
 // StampPages fills the rows of device pages by kernel id with words that depend on each page's digest and the salts (two a layer of the pool: K and
 // V), with the device itself. CheckStamps counts the 8-byte words of each page that differ. Both run on the legacy default stream, behind the layer

@@ -39,7 +39,6 @@ type Core struct {
 	window   []int // by pool: pages before the end of a prefix that it needs: the window rounded up, 1 for a state, 0 for FULL
 	device   []ffi.PoolInfo
 	host     []ffi.PoolInfo // empty without a host arena
-	allLoads bool           // every host hit is worth a load
 
 	plan        sync.Mutex
 	ops         operations

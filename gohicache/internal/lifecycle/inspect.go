@@ -59,8 +59,11 @@ func (c *Core) Tags(pool int, pages []ids.KernelID, tags []uint64, write bool) e
 	return fromEngine(c.eng.DeviceTags(uint32(pool), pages, tags, write))
 }
 
+// Stamp is a page to be stamped by a CUDA device.
+type Stamp = ffi.Stamp
+
 // StampPages writes stamps with the device, or compares them (mismatches not nil), on the legacy default stream.
-func (c *Core) StampPages(pool int, stamps []ffi.Stamp, salts []uint64, mismatches []uint32) error {
+func (c *Core) StampPages(pool int, stamps []Stamp, salts []uint64, mismatches []uint32) error {
 	return fromEngine(c.eng.StampPages(uint32(pool), 0, stamps, salts, mismatches))
 }
 

@@ -2,6 +2,7 @@
 package lint
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -32,7 +33,7 @@ var layers = map[string][]string{
 // pure packages decide; they may not read a clock, do I/O or start anything.
 var pure = []string{"gohicache/internal/policy", "gohicache/internal/radix", "gohicache/internal/invariants"}
 
-var impure = []string{"time", "os", "net", "io", "log", "log/slog", "context", "syscall", "unsafe"}
+var impure = []string{"os", "net", "io", "log", "log/slog", "context", "syscall", "unsafe"}
 
 func root(t *testing.T) string {
 	t.Helper()
@@ -119,6 +120,34 @@ func TestPurePackages(t *testing.T) {
 			if slices.Contains(impure, name) {
 				t.Errorf("%s imports %s; it must stay pure", folder, name)
 			}
+		}
+	}
+}
+
+// TestPurePackagesHaveNoClock: durations are values, but nothing may ask what time it is or wait.
+func TestPurePackagesHaveNoClock(t *testing.T) {
+	clocks := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
+	for _, folder := range pure {
+		files, err := filepath.Glob(filepath.Join(root(t), folder, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatal(folder, err)
+		}
+		for _, path := range files {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if s, ok := n.(*ast.SelectorExpr); ok {
+					if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clocks, s.Sel.Name) {
+						t.Errorf("%s uses time.%s; it must stay pure", path, s.Sel.Name)
+					}
+				}
+				return true
+			})
 		}
 	}
 }
