@@ -26,6 +26,7 @@ type request struct {
 	sequence  *hicache.Sequence // instead of match and lease when answers are stepped
 	step      *hicache.Step     // open while the prompt is computed
 	written   int               // tokens whose KV is in the pages, when answers are stepped
+	shared    bool              // the prompt is published
 	hit       hicache.HitTokens
 	submitted time.Time     // when Load returned
 	submit    time.Duration // how long Load took

@@ -24,7 +24,7 @@ func (q *request) beginStepped(ctx context.Context, r *run, wait bool) error {
 	if err != nil {
 		return err
 	}
-	q.sequence, q.hit, q.written = s, s.Hit(), q.prompt
+	q.sequence, q.hit, q.written, q.shared = s, s.Hit(), q.prompt, false
 	if q.step, err = r.cache.Step(ctx, 0, []hicache.Growth{{Sequence: s}}, false); err != nil {
 		s.Abort()
 		return err
@@ -52,6 +52,9 @@ func tableOf(step *hicache.Step, at int) func(int) ([]ids.KernelID, error) {
 func (r *run) round(ctx context.Context) error {
 	for _, q := range r.open {
 		<-q.done
+		if q.forwards == nil && q.first == nil && !q.shared { // others may use the prompt while the answer grows
+			q.forwards, q.shared = q.sequence.Publish(q.prompt), true
+		}
 	}
 	for i, q := range r.open {
 		if q.forwards != nil || q.first != nil || q.written == len(q.tokens) {
