@@ -99,7 +99,8 @@ func variants() []variant {
 		for _, backend := range []ffi.Backend{ffi.BackendCPU, ffi.BackendNull} {
 			for i, pageTokens := range []uint32{1, 4, 16, 64} {
 				n := len(all)
-				all = append(all, variant{compaction, ffi.Placement(n % 2), backend, pageTokens, ffi.EnvelopeLayout(i % 2), uint64(n)})
+				all = append(all, variant{compaction: compaction, placement: ffi.Placement(n % 2), backend: backend, pageTokens: pageTokens,
+					layout: ffi.EnvelopeLayout(i % 2), seed: uint64(n)})
 			}
 		}
 	}
