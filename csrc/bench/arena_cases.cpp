@@ -13,21 +13,20 @@ std::vector<uint64_t> sizes(const Settings &settings, std::vector<uint64_t> full
 uint32_t calls(const Settings &settings, uint32_t full) { return settings.quick ? std::min(full, 100u) : full; }
 
 // One number per measured loop: seconds of this thread.
-template <typename F>
-double timed(F &&loop) {
+template <typename F> double timed(F &&loop) {
   const double start = thread_seconds();
   loop();
   return thread_seconds() - start;
 }
 
-}  // namespace
+} // namespace
 
 void take_and_free(const Settings &settings) {
   for (const uint64_t pages : sizes(settings, {10'000, 1'000'000, 10'000'000})) {
     for (const bool holed : {false, true}) {
       Engine engine(two_pools(pages));
       Random random(pages);
-      if (holed) {  // 90 % full, then half of it freed in random order.
+      if (holed) { // 90 % full, then half of it freed in random order.
         Pages live(pages * 45 / 100);
         engine.take_both(live.data(), uint32_t(live.size()));
         shuffle(live, random);
@@ -41,10 +40,10 @@ void take_and_free(const Settings &settings) {
           engine.free(kFull, four, 4);
         }
       };
-      loop();  // Warm.
+      loop(); // Warm.
       for (uint32_t run = 0; run < settings.runs; run++) {
-        emit({"take + free of 4 pages, FULL+SWA, through C", count_text(pages) + " pages, " + (holed ? "50 % holes" : "fresh"),
-              "ns", timed(loop) / n * 1e9, "", 0});
+        emit({"take + free of 4 pages, FULL+SWA, through C", count_text(pages) + " pages, " + (holed ? "50 % holes" : "fresh"), "ns",
+              timed(loop) / n * 1e9, "", 0});
       }
     }
   }
@@ -70,8 +69,7 @@ void churn(const Settings &settings) {
           engine.take(kFull, live.data() + size_t(i) * kBatch, kBatch);
         }
       });
-      emit(
-          {"churn: free 16 + take 16 pages at 25 % holes", count_text(pages) + " pages", "pages/s", double(n) * kBatch / s, "", 0});
+      emit({"churn: free 16 + take 16 pages at 25 % holes", count_text(pages) + " pages", "pages/s", double(n) * kBatch / s, "", 0});
     }
   }
 }
@@ -171,16 +169,14 @@ void translate(const Settings &settings) {
     const uint32_t n = calls(settings, 50);
     const auto loop = [&] {
       for (uint32_t i = 0; i < n; i++) {
-        check(hicache_kernel_ids(engine.get(), lease, kFull, HICACHE_GRANULARITY_PAGE, wanted.data(), ids, out.data(), nullptr,
-                                 &error),
+        check(hicache_kernel_ids(engine.get(), lease, kFull, HICACHE_GRANULARITY_PAGE, wanted.data(), ids, out.data(), nullptr, &error),
               error, "kernel ids");
       }
     };
     loop();
     for (uint32_t run = 0; run < settings.runs; run++) {
-      emit({"translate virtual to kernel ids",
-            std::to_string(ids) + " random ids a call, table of " + std::to_string(table >> 8) + " KiB", "M ids/s",
-            double(n) * ids / timed(loop) / 1e6, "", 0});
+      emit({"translate virtual to kernel ids", std::to_string(ids) + " random ids a call, table of " + std::to_string(table >> 8) + " KiB",
+            "M ids/s", double(n) * ids / timed(loop) / 1e6, "", 0});
     }
     check(hicache_lease_release(engine.get(), lease, &error), error, "release");
   }
@@ -219,4 +215,4 @@ void reclaim(const Settings &settings) {
   }
 }
 
-}  // namespace hicache::bench
+} // namespace hicache::bench

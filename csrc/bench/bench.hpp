@@ -12,7 +12,7 @@
 namespace hicache::bench {
 
 struct Settings {
-  bool quick = false;  // Tiny arenas and few calls: to see that everything runs.
+  bool quick = false; // Tiny arenas and few calls: to see that everything runs.
   uint32_t runs = 5;
 };
 
@@ -20,7 +20,7 @@ struct Settings {
 struct Sample {
   std::string work, config, unit;
   double value = 0;
-  std::string peer;  // What else was measured in the same run, if anything.
+  std::string peer; // What else was measured in the same run, if anything.
   double peer_value = 0;
 };
 void emit(const Sample &sample);
@@ -61,7 +61,7 @@ Shape two_pools(uint64_t pages);
 using Pages = std::vector<hicache_vpage_t>;
 
 class Engine {
- public:
+public:
   explicit Engine(const Shape &shape);
   ~Engine();
   Engine(const Engine &) = delete;
@@ -69,7 +69,7 @@ class Engine {
 
   hicache_engine_t *get() { return engine_; }
   void take(uint32_t pool, hicache_vpage_t *pages, uint32_t count);
-  void take_both(hicache_vpage_t *pages, uint32_t count);  // FULL, and a window page for each.
+  void take_both(hicache_vpage_t *pages, uint32_t count); // FULL, and a window page for each.
   void free(uint32_t pool, const hicache_vpage_t *pages, uint32_t count);
   Pages take_many(uint32_t pool, uint32_t count) {
     Pages pages(count);
@@ -79,7 +79,7 @@ class Engine {
   hicache_compact_result_t compact();
   uint64_t moves();
 
- private:
+private:
   hicache_engine_t *engine_ = nullptr;
   hicache_error_t error_{};
 };
@@ -88,7 +88,7 @@ class Engine {
 using Random = std::mt19937_64;
 void shuffle(Pages &pages, Random &random);
 
-std::string count_text(uint64_t n);  // "10^6" where it is a power of ten, else the number.
+std::string count_text(uint64_t n); // "10^6" where it is a power of ten, else the number.
 
 // Cases. Each makes settings.runs runs.
 void take_and_free(const Settings &settings);
@@ -102,4 +102,4 @@ void submit(const Settings &settings);
 void copy_rate(const Settings &settings);
 void tables(const Settings &settings);
 
-}  // namespace hicache::bench
+} // namespace hicache::bench

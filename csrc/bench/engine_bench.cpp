@@ -9,8 +9,8 @@
 namespace hicache::bench {
 
 void emit(const Sample &s) {
-  std::printf("{\"work\": \"%s\", \"config\": \"%s\", \"unit\": \"%s\", \"value\": %.9g", s.work.c_str(), s.config.c_str(),
-              s.unit.c_str(), s.value);
+  std::printf("{\"work\": \"%s\", \"config\": \"%s\", \"unit\": \"%s\", \"value\": %.9g", s.work.c_str(), s.config.c_str(), s.unit.c_str(),
+              s.value);
   if (!s.peer.empty()) std::printf(", \"peer\": \"%s\", \"peer_value\": %.9g", s.peer.c_str(), s.peer_value);
   std::printf("}\n");
   std::fflush(stdout);
@@ -109,7 +109,7 @@ std::string count_text(uint64_t n) {
   return std::to_string(n);
 }
 
-}  // namespace hicache::bench
+} // namespace hicache::bench
 
 namespace {
 
@@ -121,11 +121,10 @@ struct Case {
 };
 
 constexpr Case kCases[] = {
-    {"take-free", hicache::bench::take_and_free}, {"churn", hicache::bench::churn},
-    {"packing", hicache::bench::packing},         {"bulk", hicache::bench::bulk_take},
-    {"shortfall", hicache::bench::shortfall},     {"translate", hicache::bench::translate},
-    {"reclaim", hicache::bench::reclaim},         {"submit", hicache::bench::submit},
-    {"copy-rate", hicache::bench::copy_rate},     {"tables", hicache::bench::tables},
+    {"take-free", hicache::bench::take_and_free}, {"churn", hicache::bench::churn},         {"packing", hicache::bench::packing},
+    {"bulk", hicache::bench::bulk_take},          {"shortfall", hicache::bench::shortfall}, {"translate", hicache::bench::translate},
+    {"reclaim", hicache::bench::reclaim},         {"submit", hicache::bench::submit},       {"copy-rate", hicache::bench::copy_rate},
+    {"tables", hicache::bench::tables},
 };
 
 int usage() {
@@ -135,7 +134,7 @@ int usage() {
   return 2;
 }
 
-}  // namespace
+} // namespace
 
 int main(int argc, char **argv) {
   Settings settings;

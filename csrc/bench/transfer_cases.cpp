@@ -20,8 +20,8 @@ void await(Engine &engine, hicache_error_t &error) {
 }
 
 struct Load {
-  double caller_seconds = 0;  // CPU time of the thread that submits.
-  double wall_seconds = 0;    // Until the completion was read.
+  double caller_seconds = 0; // CPU time of the thread that submits.
+  double wall_seconds = 0;   // Until the completion was read.
 };
 
 // One load of `each` pages of every pool: reserved, submitted, awaited, given back.
@@ -62,7 +62,7 @@ Load load_once(Engine &engine, uint32_t pools, uint32_t each) {
 
 // Memory with huge pages, touched, for the memcpy that copies are compared with.
 class Buffer {
- public:
+public:
   explicit Buffer(size_t bytes) : bytes_(bytes) {
     void *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) fail("memcpy", "no memory");
@@ -75,7 +75,7 @@ class Buffer {
   Buffer &operator=(const Buffer &) = delete;
   char *data() { return data_; }
 
- private:
+private:
   char *data_ = nullptr;
   size_t bytes_;
 };
@@ -84,8 +84,7 @@ double memcpy_seconds(Buffer &to, Buffer &from, size_t bytes, uint32_t threads) 
   const double start = wall_seconds();
   std::vector<std::thread> workers;
   for (uint32_t t = 0; t < threads; t++) {
-    workers.emplace_back(
-        [&, t] { std::memcpy(to.data() + bytes / threads * t, from.data() + bytes / threads * t, bytes / threads); });
+    workers.emplace_back([&, t] { std::memcpy(to.data() + bytes / threads * t, from.data() + bytes / threads * t, bytes / threads); });
   }
   for (std::thread &w : workers) w.join();
   return wall_seconds() - start;
@@ -105,7 +104,7 @@ uint64_t writable_bytes() {
   return sum;
 }
 
-}  // namespace
+} // namespace
 
 void submit(const Settings &settings) {
   Shape shape;
@@ -150,14 +149,14 @@ void copy_rate(const Settings &settings) {
   (void)memcpy_seconds(to, from, bytes, threads);
   for (uint32_t run = 0; run < settings.runs; run++) {
     const double theirs = memcpy_seconds(to, from, bytes, threads), ours = load_once(engine, 1, pages).wall_seconds;
-    emit({"CPU backend, load, 2 workers", std::to_string(pages) + " pages of 1 MiB, 32 layers, wall", "GB/s",
-          double(bytes) / ours / 1e9, "memcpy, 2 threads", double(bytes) / theirs / 1e9});
+    emit({"CPU backend, load, 2 workers", std::to_string(pages) + " pages of 1 MiB, 32 layers, wall", "GB/s", double(bytes) / ours / 1e9,
+          "memcpy, 2 threads", double(bytes) / theirs / 1e9});
   }
 }
 
 void tables(const Settings &settings) {
   const uint64_t pages = settings.quick ? 100'000 : 10'000'000;
-  pthread_attr_t attributes;  // Small stacks: the engine's threads shall not be taken for its tables.
+  pthread_attr_t attributes; // Small stacks: the engine's threads shall not be taken for its tables.
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 256 << 10);
   pthread_setattr_default_np(&attributes);
@@ -174,4 +173,4 @@ void tables(const Settings &settings) {
   }
 }
 
-}  // namespace hicache::bench
+} // namespace hicache::bench
