@@ -123,18 +123,8 @@ func (m *Match) Estimate(tokensPerSecond float64) Estimate {
 	if m.answer == nil || m.c.host == nil {
 		return e
 	}
-	c, r := m.c, &m.answer.m
-	e.Bytes = uint64(len(r.LoadFull)) * c.host[c.full].PageBytes
-	for _, p := range c.windows {
-		e.Bytes += uint64(len(r.LoadWindows[p])) * c.host[p].PageBytes
-	}
-	if rate := c.loadRate.get(); rate > 0 {
-		e.Load = time.Duration(float64(e.Bytes) / rate * float64(time.Second))
-	}
-	if tokensPerSecond > 0 {
-		e.Recompute = time.Duration(float64((r.Usable-r.Ready)*c.cfg.PageTokens) / tokensPerSecond * float64(time.Second))
-	}
-	return e
+	plan := m.c.decide(&m.answer.m, m, &LoadRequest{}, tokensPerSecond)
+	return Estimate{m.c.loadBytes(&m.answer.m), plan.LoadTime, plan.ComputeTime}
 }
 
 // rate is a running mean of bytes a second.

@@ -33,12 +33,12 @@ type Core struct {
 	tree *radix.Tree
 	log  *slog.Logger
 
-	full     int   // pool index of the FULL pool
-	windows  []int // pool indices of the SWA pools
-	states   []int // pool indices of the STATE pools
-	window   []int // by pool: pages before the end of a prefix that it needs: the window rounded up, 1 for a state, 0 for FULL
-	device   []ffi.PoolInfo
-	host     []ffi.PoolInfo // empty without a host arena
+	full    int   // pool index of the FULL pool
+	windows []int // pool indices of the SWA pools
+	states  []int // pool indices of the STATE pools
+	window  []int // by pool: pages before the end of a prefix that it needs: the window rounded up, 1 for a state, 0 for FULL
+	device  []ffi.PoolInfo
+	host    []ffi.PoolInfo // empty without a host arena
 
 	plan        sync.Mutex
 	ops         operations

@@ -50,10 +50,12 @@ func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest, h *hold
 		return err
 	}
 	c.pump(0)
-	if c.storage != nil && !request.NoStorage && !request.NoLoadBack {
+	plan := c.decide(&a.m, m, request, 0)
+	if plan.Prefetch {
 		a = c.storage.prefetch(ctx, m, a)
+		plan = c.decide(&a.m, m, request, 0)
 	}
-	if gain := (a.m.Usable - a.m.Ready) * c.cfg.PageTokens; gain > 0 && (gain < c.cfg.LoadBackMinTokens || request.NoLoadBack) {
+	if plan.Load < a.m.Usable*c.cfg.PageTokens {
 		a.release()
 		a = c.askFor(m.tokens, &m.request, true)
 	}

@@ -36,17 +36,10 @@ const prefetchRounds = 3
 // share of the answer to go on with, which is a itself if nothing came.
 func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 	c := s.c
-	if c.cfg.Prefetch == PrefetchOff || s.off() {
+	if s.off() {
 		return a
 	}
-	last := len(m.tokens)
-	if !m.request.FullHit {
-		last--
-	}
-	pages, from := c.pagesOf(max(last, 0)), a.m.Usable
-	if gain := (pages - from) * c.cfg.PageTokens; gain <= 0 || gain < c.cfg.PrefetchMinTokens {
-		return a
-	}
+	pages, from := c.wantedPages(m), a.m.Usable
 	f, err := s.newFetch(m, a, pages)
 	if err != nil {
 		c.bug("hashes", err)

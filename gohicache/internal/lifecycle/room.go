@@ -239,12 +239,9 @@ func (c *Core) Evict(host bool, pool, pages int) (int, error) {
 
 // backUp copies to the host what the path has on the device alone, if the write policy wants that now. The caller holds plan.
 func (c *Core) backUp(path *pin, stream uint64) {
-	if c.cfg.HostBytes == 0 || c.policy() == WriteBack {
+	threshold := c.rules().BackUpMinHits
+	if threshold == 0 {
 		return
-	}
-	threshold := 1
-	if c.policy() == WriteThroughSelective {
-		threshold = c.cfg.WriteThreshold
 	}
 	if c.cfg.Staging {
 		c.storage.stage(path, stream, threshold)

@@ -328,19 +328,23 @@ func (f *fetch) bringChunk(ctx context.Context, path *pin, at, n, end int) (int,
 		f.starved = true
 		return 0, nil
 	}
-	free := func() {
-		var freed radix.Freed
-		freed.Device = make([][]ids.VirtualPage, len(c.cfg.Pools))
-		freed.Device[c.full] = full
-		for p, v := range states {
-			freed.Device[p] = []ids.VirtualPage{v}
+	if err := c.await(context.WithoutCancel(ctx), op); err == nil {
+		if next := f.publishChunk(path, at, n, from, full, states); next != nil {
+			return n, next
 		}
-		c.giveBack(&freed)
 	}
-	if err := c.await(context.WithoutCancel(ctx), op); err != nil {
-		free()
-		return 0, nil
+	freed := radix.Freed{Device: make([][]ids.VirtualPage, len(c.cfg.Pools))}
+	freed.Device[c.full] = full
+	for p, v := range states {
+		freed.Device[p] = []ids.VirtualPage{v}
 	}
+	c.giveBack(&freed)
+	return 0, nil
+}
+
+// publishChunk gives loaded pages to the tree; nil, and the pages stay the caller's, if the prefix before them is gone.
+func (f *fetch) publishChunk(path *pin, at, n int, from []int, full []ids.VirtualPage, states map[int]ids.VirtualPage) *pin {
+	c := f.s.c
 	request := radix.InsertRequest{Namespace: f.ns, Tokens: f.tokens[:(at+n)*c.cfg.PageTokens], After: path.id, From: at, Pages: full, Pin: true,
 		WindowFrom: make([]int, len(c.cfg.Pools))}
 	for _, p := range c.windows {
@@ -354,11 +358,10 @@ func (f *fetch) bringChunk(ctx context.Context, path *pin, at, n, end int) (int,
 	err := c.tree.Insert(&request, &r)
 	c.plan.Unlock()
 	if err != nil {
-		free()
-		return 0, nil
+		return nil
 	}
 	c.giveBack(&r.Freed)
-	return n, c.newPin(r.Pin)
+	return c.newPin(r.Pin)
 }
 
 // loadChunk takes device pages and queues their copies; nil if there is no room. It returns the FULL pages and, by pool, the state pages.
