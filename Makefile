@@ -36,7 +36,7 @@ demo: lib bin ## Replay a chat workload through device, host and file tiers on t
 	bin/hicache replay $(DEMO_FLAGS)
 
 DEMO_FLAGS = --workload chat --geometry gemma-3-27b --scale 256 --device 40000tok --host 200000tok \
-	--storage out/demo/store:32MiB --concurrency 4 --limit 2000 --verify all --seed 1 --report out/demo.html
+	--storage out/demo/store:32MiB --concurrency 4 --limit 1200 --verify all --seed 1 --report out/demo.html
 
 test: lib bin test-abi test-c test-go test-cgo test-race test-cli sabotage test-bindings asan tsan ## Everything that CI runs
 
