@@ -486,3 +486,38 @@ func TestBackUpsThatKeepFailing(t *testing.T) {
 	}
 	wantHit(t, s.run(prompt(1, 80)), 76, 0, 0)
 }
+
+// TestStagedLoadCancelled: a load that storage feeds returns when its context ends, also with a copy under way; the copy's pages are kept until it
+// has ended and are not lost.
+func TestStagedLoadCancelled(t *testing.T) {
+	dir := folder(t)
+	a := prompt(1, 81)
+	t.Run("fill", func(t *testing.T) {
+		s := open(t, hicache.Options{DeviceBytes: 64 * kib, Pools: windowPools(), Storage: file.New(dir)})
+		s.run(a)
+		s.flush()
+	})
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, Pools: windowPools(), Storage: file.New(dir), Faults: &hicache.FaultOptions{Seed: 1, Hold: true}})
+	short, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+	defer cancel()
+	m := s.c.Match(a)
+	lease, err := s.c.Load(short, m, hicache.LoadOptions{})
+	if err == nil {
+		lease.Release()
+	} else if !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v", err)
+	}
+	m.Release()
+	if err := s.c.HoldTransfers(false, 0); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); s.c.Stats().PinsNow != 0; time.Sleep(time.Millisecond) {
+		if _, err := s.c.Drive(10, false); err != nil || time.Now().After(deadline) {
+			t.Fatal(err, s.c.Stats().PinsNow)
+		}
+	}
+	s.quiet()
+	if hit := s.run(a); hit.Total() != 80 {
+		t.Fatalf("hit %+v", hit)
+	}
+}

@@ -306,40 +306,66 @@ func (f *fetch) bringChunk(ctx context.Context, path *pin, at, n, end int) (int,
 		f.starved = true
 		return 0, nil
 	}
-	defer c.freeBounce(&b)
-	takes := make([]ffi.Take, 0, len(b.takes))
-	for i, t := range b.takes {
-		p := int(t.Pool)
-		first := at
-		if p != c.full {
-			first = from[p]
-		}
-		if f.readPool(ctx, p, t.Pages, first) < first+len(t.Pages) {
-			return 0, nil
-		}
-		take := ffi.Take{Pool: t.Pool, Count: uint32(len(b.takes[i].Pages))}
-		if c.cfg.Pools[p].Role != radix.SWA {
-			take = ffi.Take{Pool: t.Pool, Pages: make([]ids.VirtualPage, len(b.takes[i].Pages))}
-		}
-		takes = append(takes, take)
+	takes, ok := f.readChunk(ctx, &b, at, from)
+	if !ok {
+		c.freeBounce(&b)
+		return 0, nil
 	}
 	op, full, states := f.loadChunk(&b, takes, at, from)
 	if op == nil {
 		f.starved = true
+		c.freeBounce(&b)
 		return 0, nil
 	}
-	if err := c.await(context.WithoutCancel(ctx), op); err == nil {
-		if next := f.publishChunk(path, at, n, from, full, states); next != nil {
-			return n, next
+	finish := func() *pin { // once the copy has ended
+		defer c.freeBounce(&b)
+		if op.err == nil {
+			if next := f.publishChunk(path, at, n, from, full, states); next != nil {
+				return next
+			}
 		}
+		freed := radix.Freed{Device: make([][]ids.VirtualPage, len(c.cfg.Pools))}
+		freed.Device[c.full] = full
+		for p, v := range states {
+			freed.Device[p] = []ids.VirtualPage{v}
+		}
+		c.giveBack(&freed)
+		return nil
 	}
-	freed := radix.Freed{Device: make([][]ids.VirtualPage, len(c.cfg.Pools))}
-	freed.Device[c.full] = full
-	for p, v := range states {
-		freed.Device[p] = []ids.VirtualPage{v}
+	if err := c.await(ctx, op); err != nil && ctx.Err() != nil { // a copy cannot be recalled: somebody else waits for its end
+		path.retain()
+		f.s.readers.Add(1)
+		go func() {
+			defer f.s.readers.Done()
+			_ = c.await(context.WithoutCancel(ctx), op)
+			finish().release()
+			path.release()
+		}()
+		return 0, nil
 	}
-	c.giveBack(&freed)
+	if next := finish(); next != nil {
+		return n, next
+	}
 	return 0, nil
+}
+
+// readChunk fills the bounce pages of a chunk from storage and lists the device pages that it needs.
+func (f *fetch) readChunk(ctx context.Context, b *bounce, at int, from []int) (takes []ffi.Take, ok bool) {
+	for _, t := range b.takes {
+		p, first := int(t.Pool), at
+		if p != f.s.c.full {
+			first = from[p]
+		}
+		if f.readPool(ctx, p, t.Pages, first) < first+len(t.Pages) {
+			return nil, false
+		}
+		take := ffi.Take{Pool: t.Pool, Count: uint32(len(t.Pages))}
+		if f.s.c.cfg.Pools[p].Role != radix.SWA {
+			take = ffi.Take{Pool: t.Pool, Pages: make([]ids.VirtualPage, len(t.Pages))}
+		}
+		takes = append(takes, take)
+	}
+	return takes, true
 }
 
 // publishChunk gives loaded pages to the tree; nil, and the pages stay the caller's, if the prefix before them is gone.
