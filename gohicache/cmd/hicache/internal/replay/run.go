@@ -227,10 +227,8 @@ func (r *run) count(q *request) {
 
 // idle is the server's idle point: pages that left holes behind are packed, within a budget.
 func (r *run) idle(ctx context.Context) error {
-	if r.cfg.Settle {
-		if err := r.cache.Flush(ctx); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("flush: %w", err)
-		}
+	if err := r.quiet(ctx); err != nil {
+		return err
 	}
 	if r.cfg.IdlePages <= 0 {
 		return nil
@@ -260,6 +258,17 @@ func (r *run) resume(ctx context.Context) error {
 		if err := r.beginWithRetry(ctx, q, failedLoadRetries); err != nil {
 			return fmt.Errorf("request %d, begun again: %w", q.row.Index, err)
 		}
+	}
+	return nil
+}
+
+// quiet waits until no copy is in flight, where the run is to repeat exactly.
+func (r *run) quiet(ctx context.Context) error {
+	if !r.cfg.Settle {
+		return nil
+	}
+	if err := r.cache.Flush(ctx); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("flush: %w", err)
 	}
 	return nil
 }

@@ -54,6 +54,9 @@ func (r *run) round(ctx context.Context) error {
 		<-q.done
 		if q.forwards == nil && q.first == nil && !q.shared { // others may use the prompt while the answer grows
 			q.forwards, q.shared = q.sequence.Publish(q.prompt), true
+			if err := r.quiet(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	for i, q := range r.open {

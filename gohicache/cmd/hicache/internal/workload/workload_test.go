@@ -42,7 +42,7 @@ func TestSeedRepeatsAndSeedsDiffer(t *testing.T) {
 // What a generator makes must be a valid trace: the reader's own checks are the judge.
 func TestStreamsAreValidTraces(t *testing.T) {
 	for _, kind := range Kinds() {
-		for _, o := range []Options{{Requests: 400}, {Requests: 200, BlockTokens: 512}, {Requests: 100, BlockTokens: 1, PromptTokensMax: 2000}, {Requests: 300, PromptTokensMax: 64}} {
+		for _, o := range []Options{{Requests: 400}, {Requests: 200, BlockTokens: 512}, {Requests: 40, BlockTokens: 1, PromptTokensMax: 2000}, {Requests: 300, PromptTokensMax: 64}} {
 			o.Kind = kind
 			want := draw(t, o)
 			path := filepath.Join(t.TempDir(), "t.jsonl")
@@ -133,7 +133,7 @@ func TestStatisticsAreAsDocumented(t *testing.T) {
 		{"rag", [2]float64{2300, 3600}, [2]float64{150, 240}, [2]float64{0.2, 0.6}},
 		{"uniform", [2]float64{2100, 2400}, [2]float64{125, 147}, [2]float64{0.3, 0.55}},
 	} {
-		in, out, hit := shape(draw(t, Options{Kind: c.kind, Seed: 1, Requests: 6000}))
+		in, out, hit := shape(draw(t, Options{Kind: c.kind, Seed: 1, Requests: 3000}))
 		t.Logf("%s: mean prompt %.0f, mean answer %.0f, most a cache can hit %.3f", c.kind, in, out, hit)
 		for _, v := range []struct {
 			what string
