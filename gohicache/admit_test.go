@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	hicache "github.com/hicache/hicache/gohicache"
+	"github.com/hicache/hicache/gohicache/storage/file"
 )
 
 func (s *server) live(tier hicache.Tier, pool int) int {
@@ -260,5 +261,98 @@ func TestPolicySwitch(t *testing.T) {
 	none := open(t, hicache.Options{DeviceBytes: 64 * kib, Pools: fullPools()})
 	if err := none.c.SetWritePolicy(hicache.WriteBack); !errors.Is(err, hicache.ErrUnsupported) {
 		t.Fatalf("write_back without host: %v", err)
+	}
+}
+
+// TestWindowEviction is G56 and field case C36, under write_back: a window that the host has goes without a copy; one that it lacks is copied
+// first and comes back; where the host is full only the window is lost.
+func TestWindowEviction(t *testing.T) {
+	pools := []hicache.PoolOptions{
+		{Role: hicache.Full, Layers: []int{0}, LayerBytes: 64},
+		{Role: hicache.SWA, Layers: []int{1}, LayerBytes: 64, WindowTokens: 8},
+	}
+	const full, swa = 0, 1
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 32 * kib, Pools: pools, WritePolicy: hicache.WriteBack})
+	a := prompt(1, 40)
+	s.run(append(a[:20:20], 7))
+	s.run(append(a[:40:40], 7)) // 10 pages in two nodes, all with a window page
+	backUps := func() uint64 { s.flush(); return s.c.Stats().BackUpPages }
+	before := backUps()
+	if n, err := s.c.Evict(hicache.TierDevice, swa, 3); err != nil || n < 3 {
+		t.Fatal(n, err)
+	}
+	if got := backUps() - before; got != 3 {
+		t.Fatalf("%d pages were copied for 3 unbacked window pages", got)
+	}
+	if f, w := s.live(hicache.TierDevice, full), s.live(hicache.TierDevice, swa); f != 10 || w != 7 {
+		t.Fatalf("%d full and %d window pages are left on the device", f, w)
+	}
+	if w := s.live(hicache.TierHost, swa); w != 3 {
+		t.Fatalf("%d window pages are on the host", w)
+	}
+	wantHit(t, s.run(a[:13]), 12, 0, 0) // ends inside: its window comes back from the host
+	if w := s.live(hicache.TierDevice, swa); w < 9 {
+		t.Fatalf("%d window pages are on the device after they were needed", w)
+	}
+	s.run(append(a[:40:40], 7)) // the last window is the newest
+	before = backUps()
+	if n, err := s.c.Evict(hicache.TierDevice, swa, 4); err != nil || n < 4 { // the two that the host lacks are older and go first
+		t.Fatal(n, err)
+	}
+	if got := backUps() - before; got != 2 {
+		t.Fatalf("%d pages were copied for 4 window pages of which the host has 2", got)
+	}
+	s.run(append(a[:40:40], 7))
+
+	// A host that is full and pinned.
+	tight := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 2 * kib, Pools: pools, WritePolicy: hicache.WriteBack})
+	b := prompt(2, 40)
+	tight.run(b)
+	if _, err := tight.c.Evict(hicache.TierDevice, full, 4); err != nil {
+		t.Fatal(err)
+	}
+	tight.flush()
+	pin, err := tight.c.PinPrefix(hicache.Namespace{}, b, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tight.run(prompt(3, 41))
+	f, w := tight.live(hicache.TierDevice, full), tight.live(hicache.TierDevice, swa)
+	if _, err := tight.c.Evict(hicache.TierDevice, swa, 2); err != nil {
+		t.Fatal(err)
+	}
+	tight.flush()
+	if f2, w2 := tight.live(hicache.TierDevice, full), tight.live(hicache.TierDevice, swa); f2 < f-2 || w2 >= w {
+		t.Fatalf("full pages %d → %d, window pages %d → %d", f, f2, w, w2)
+	}
+	pin.Release()
+}
+
+// TestHostSmallerThanDevice is field case C19, with its numbers: the host keeps turning over although all it holds mirrors the device, and a
+// prefetch finds room.
+func TestHostSmallerThanDevice(t *testing.T) {
+	pools := fullPools()
+	s := open(t, hicache.Options{DeviceBytes: 101 * 512, HostBytes: 50 * 512, Pools: pools, Storage: file.New(folder(t))})
+	for i := range 200 {
+		s.run(prompt(i, 4))
+		if i%20 == 0 {
+			s.flush()
+		}
+	}
+	s.flush()
+	if st := s.c.Stats(); st.BackUpPages < 150 || st.Evicted.Host < 100 {
+		t.Fatalf("%d pages were backed up, %d skipped, %d host pages evicted", st.BackUpPages, st.BackUpsSkippedPages, st.Evicted.Host)
+	}
+	a := prompt(1000, 41)
+	s.run(a)
+	s.flush()
+	s.evict(hicache.TierDevice)
+	s.evict(hicache.TierHost)
+	for i := range 60 {
+		s.run(prompt(2000+i, 5))
+	}
+	s.flush()
+	if hit := s.run(a); hit.Storage != 40 {
+		t.Fatalf("hit %+v, want 10 pages from storage", hit)
 	}
 }
