@@ -113,7 +113,7 @@ func begin(prior *Hash) hash.Hash {
 func (h Hash) EventID() int64 { return int64(binary.BigEndian.Uint64(h[:8])) }
 
 // Hashes appends the hashes of positions [from, to) of the path that p pins. What is missing is computed outside the lock, once a node, parents first: also for
-// a tree that grew without hashes. ErrStale, ErrArgument.
+// a tree that grew without hashes. ErrStale (also of a path that was dropped while pinned), ErrArgument.
 func (t *Tree) Hashes(p Pin, from, to int, dst []Hash) ([]Hash, error) {
 	t.mu.RLock()
 	n, live := t.bottom(p)
@@ -127,6 +127,10 @@ func (t *Tree) Hashes(p Pin, from, to int, dst []Hash) ([]Hash, error) {
 			return dst, nil
 		}
 		return dst, ErrArgument
+	}
+	if n.detached { // Dropped with its namespace or by Clear: nobody knows any more whose tokens these were, and no hash must say it is the default's.
+		t.mu.RUnlock()
+		return dst, ErrStale
 	}
 	hashes, tokens, prior := t.known(n)
 	t.mu.RUnlock()
