@@ -26,7 +26,7 @@ type request struct {
 	sequence  *hicache.Sequence // instead of match and lease when answers are stepped
 	step      *hicache.Step     // open while the prompt is computed
 	written   int               // tokens whose KV is in the pages, when answers are stepped
-	shared    bool              // the prompt is published
+	shared    bool              // the prompt is published already
 	hit       hicache.HitTokens
 	submitted time.Time     // when Load returned
 	submit    time.Duration // how long Load took
@@ -289,6 +289,9 @@ func (q *request) end(r *run) error {
 	}
 	if q.sequence != nil {
 		return q.sequence.Finish()
+	}
+	if q.shared {
+		return nil
 	}
 	return r.cache.Insert(q.lease, q.tokens)
 }

@@ -78,6 +78,7 @@ func (r *run) loop(ctx context.Context) error {
 			r.result.Partial = true
 			break
 		}
+		r.publishOpen()
 		if err := r.resume(ctx); err != nil {
 			return errors.Join(err, r.drain(ctx))
 		}
@@ -114,7 +115,7 @@ func (r *run) begin(ctx context.Context, row *trace.Request) error {
 func (r *run) beginWithRetry(ctx context.Context, q *request, retries int) error {
 	q.done = make(chan struct{})
 	q.arrived, q.checked, q.pagesChecked, q.pagesMoved = 0, 0, 0, 0
-	q.wrong, q.first, q.forwards = 0, nil, nil
+	q.wrong, q.first, q.forwards, q.shared = 0, nil, nil, false
 	for {
 		err := q.begin(ctx, r, false)
 		if errors.Is(err, hicache.ErrNoCapacity) {
@@ -175,6 +176,19 @@ func (r *run) advance(ctx context.Context) error {
 		return r.round(ctx)
 	}
 	return r.endOldest(ctx)
+}
+
+// publishOpen publishes the open requests before the next one looks for its prefix, where hit rates are defined so: as blocks, a request is open
+// while the next ones run, but its prompt is known to them.
+func (r *run) publishOpen() {
+	if !r.cfg.AsBlocks {
+		return
+	}
+	for _, q := range r.open {
+		if <-q.done; q.forwards == nil && q.first == nil && !q.shared {
+			q.forwards, q.shared = r.cache.Insert(q.lease, q.tokens), true
+		}
+	}
 }
 
 // endOldest waits for the oldest open request and publishes it; then the server is idle for a moment.

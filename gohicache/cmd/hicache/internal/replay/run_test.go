@@ -232,14 +232,14 @@ func TestHitRatesAreThoseOfBlockLRU(t *testing.T) {
 		row.Namespace = "" // the reference knows none
 		rows = append(rows, row)
 	}
-	for _, capacity := range []int{600, 1500, 4000} {
+	for i, capacity := range []int{600, 1500, 4000, 600, 1500, 4000} {
 		hits, total := reference(rows, capacity)
 		c := config(t, "llama-3-8b", "1tok", "0", 0)
-		c.Source, c.Device, c.AsBlocks, c.Backend, c.Concurrency = &slice{rows: rows, block: 16}, size.Size{Tokens: int64(capacity) * 16}, true, "null", 1
+		c.Source, c.Device, c.AsBlocks, c.Backend, c.Concurrency = &slice{rows: rows, block: 16}, size.Size{Tokens: int64(capacity) * 16}, true, "null", 1+i/3*3
 		c.PromptTokensMax = 0
 		r := mustRun(t, context.Background(), c)
 		if want := float64(hits) / float64(total); r.HitRateBlocks < want-0.0005 || r.HitRateBlocks > want+0.0005 {
-			t.Errorf("%d blocks: hit rate %.5f, want %.5f", capacity, r.HitRateBlocks, want)
+			t.Errorf("%d blocks, %d open: hit rate %.5f, want %.5f", capacity, c.Concurrency, r.HitRateBlocks, want)
 		}
 	}
 }
