@@ -60,6 +60,22 @@ hicache_status_t hicache_kernel_ids(hicache_engine_t *engine, uint64_t holder, u
   });
 }
 
+hicache_status_t hicache_batch_step(hicache_engine_t *engine, const hicache_batch_t *batch, hicache_step_t *step_out, hicache_error_t *error) {
+  return with_lock("batch_step", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
+    hicache_batch_t given;
+    if (step_out == nullptr) return null_argument(detail, "step_out");
+    if (Status status = read_struct(batch, "batch", &given, detail); status != HICACHE_OK) return status;
+    if (Status status = check_array(given.sequences, given.sequence_count, BatchStep::kSequenceMax, "batch.sequences", detail); status != HICACHE_OK) {
+      return status;
+    }
+    if (Status status = check_array(given.tables, given.table_count, on.pool_count(), "batch.tables", detail); status != HICACHE_OK) return status;
+    if (Status status = check_page_lines(given.pages, given.pages_count, on.held_pages_max(), "batch.pages", detail); status != HICACHE_OK) {
+      return status;
+    }
+    return on.batch_step().run(given, step_out, detail);
+  });
+}
+
 hicache_status_t hicache_inspect(hicache_engine_t *engine, uint32_t pool, const hicache_vpage_t *vpages, uint32_t page_count,
                                  hicache_ppage_t *ppages_out, hicache_error_t *error) {
   return with_lock("inspect", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
@@ -175,6 +191,25 @@ hicache_status_t hicache_tags(hicache_engine_t *engine, uint32_t tier, uint32_t 
     if (page_count > 0 && tags == nullptr) return null_argument(detail, "tags");
     if (write > 1) return fail(detail, HICACHE_INVALID_ARGUMENT, pool, "write is %u, must be 0 or 1", write);
     return on.tags(tier, pool, pages, page_count, tags, write != 0, detail);
+  });
+}
+
+hicache_status_t hicache_stamp_pages(hicache_engine_t *engine, uint32_t pool, uint64_t stream, const hicache_stamp_t *stamps,
+                                     uint32_t stamp_count, const uint64_t *salts, uint32_t salt_count, uint32_t *mismatches_out,
+                                     hicache_error_t *error) {
+  return without_lock("stamp_pages", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
+    if (Status status = check_array(stamps, stamp_count, kPageMax, "stamps", detail); status != HICACHE_OK) return status;
+    if (Status status = check_array(salts, salt_count, kPageMax, "salts", detail); status != HICACHE_OK) return status;
+    return on.stamp_pages(pool, stream, {stamps, stamp_count}, {salts, salt_count}, mismatches_out, detail);
+  });
+}
+
+hicache_status_t hicache_layer_word(hicache_engine_t *engine, hicache_ticket_t ticket, uint32_t layer, uint64_t *address_out,
+                                    uint32_t *expected_out, hicache_error_t *error) {
+  return without_lock("layer_word", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
+    if (address_out == nullptr) return null_argument(detail, "address_out");
+    if (expected_out == nullptr) return null_argument(detail, "expected_out");
+    return on.layer_word(ticket, layer, address_out, expected_out, detail);
   });
 }
 

@@ -174,7 +174,7 @@ class Backend {
   virtual Status device_kernel_ids(const DeviceIds &, uint64_t /*stream*/, ErrorDetail *error) { return host_only(error); }
   // Writes stamps, or compares (mismatches_out not NULL: words that differ, one count a page). Salts: two a layer. Called without the engine's lock;
   // blocks until done.
-  virtual Status stamp_pages(uint32_t, std::span<const PageStamp>, std::span<const uint64_t>, uint32_t *, ErrorDetail *error) {
+  virtual Status stamp_pages(uint32_t, uint64_t /*stream*/, std::span<const PageStamp>, std::span<const uint64_t>, uint32_t *, ErrorDetail *error) {
     return host_only(error);
   }
   // Digests of whole pages (kernel_args.hpp), likewise.

@@ -162,6 +162,7 @@ Status CudaBackend::resize_device(uint64_t bytes, ErrorDetail *error) {
 Status CudaBackend::fence_record(FenceMark mark, uint64_t stream, ErrorDetail *error) {
   if (device_.poisoned()) return device_.fault(error);
   ContextScope scope(device_.api(), device_.context());
+  fences_.note_step();
   return fences_.record(mark, reinterpret_cast<CuStream>(stream), error);
 }
 
@@ -176,11 +177,9 @@ Status CudaBackend::order_step(uint64_t stream, std::span<const FenceMark> waits
   if (device_.poisoned()) return device_.fault(error);
   const DriverApi &api = device_.api();
   ContextScope scope(api, device_.context());
+  fences_.note_step();
   const auto caller = reinterpret_cast<CuStream>(stream);
-  int capturing = 0;
-  if (CuResult r = api.stream_capturing(caller, &capturing); r != cu::kSuccess) return device_.report(r, "stream", HICACHE_INVALID_ARGUMENT, error);
-  if (capturing != 0)
-    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "stream: is being captured; a step is opened outside the capture, around each replay");
+  if (Status s = device_.usable_stream(caller, "a step is opened outside the capture, around each replay", error); s != HICACHE_OK) return s;
   for (FenceMark mark : waits) {
     if (Status s = fences_.wait(caller, mark, error); s != HICACHE_OK) return s;
   }
@@ -197,10 +196,7 @@ Status CudaBackend::order_step(uint64_t stream, std::span<const FenceMark> waits
     return HICACHE_OK;
   }
   if (query != cu::kNotReady) return check(query, "moving pages", error);
-  const CuResult r = api.stream_wait_event(caller, mover_end_, 0);
-  if (r == cu::kInvalidHandle || r == cu::kInvalidContext)
-    return device_.report(r, "stream: is none of this device's primary context", HICACHE_INVALID_ARGUMENT, error);
-  return check(r, "cuStreamWaitEvent", error);
+  return device_.check_stream(api.stream_wait_event(caller, mover_end_, 0), error);
 }
 
 // ---- Transfers ----
@@ -217,15 +213,9 @@ Status CudaBackend::layer_wait(uint32_t slot, uint32_t layer, uint64_t stream, E
   const DriverApi &api = device_.api();
   ContextScope scope(api, device_.context());
   const auto caller = reinterpret_cast<CuStream>(stream);
-  int capturing = 0;
-  if (CuResult r = api.stream_capturing(caller, &capturing); r != cu::kSuccess) return device_.report(r, "stream", HICACHE_INVALID_ARGUMENT, error);
-  if (capturing != 0)
-    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "stream: is being captured; a captured layer polls its progress word instead (hicache_device.cuh)");
+  if (Status s = device_.usable_stream(caller, "a captured layer polls its progress word instead (hicache_device.cuh)", error); s != HICACHE_OK) return s;
   if (words_.progress(slot) > layer) return HICACHE_OK; // There already, or released: nothing to enqueue.
-  const CuResult r = words_.wait(slot, layer, caller);
-  if (r == cu::kInvalidHandle || r == cu::kInvalidContext)
-    return device_.report(r, "stream: is none of this device's primary context", HICACHE_INVALID_ARGUMENT, error);
-  return check(r, "cuStreamWaitValue32", error);
+  return device_.check_stream(words_.wait(slot, layer, caller), error);
 }
 
 void CudaBackend::drain() {

@@ -51,7 +51,7 @@ class CudaBackend final : public Backend {
   Status layer_word(uint32_t slot, uint32_t layer, uint64_t *address_out, uint32_t *expected_out, ErrorDetail *error) const override;
   Status device_table(uint32_t pool, uint64_t *address_out, uint32_t *count_out, ErrorDetail *error) const override;
   Status device_kernel_ids(const DeviceIds &request, uint64_t stream, ErrorDetail *error) override;
-  Status stamp_pages(uint32_t pool, std::span<const PageStamp> pages, std::span<const uint64_t> salts, uint32_t *mismatches_out,
+  Status stamp_pages(uint32_t pool, uint64_t stream, std::span<const PageStamp> pages, std::span<const uint64_t> salts, uint32_t *mismatches_out,
                      ErrorDetail *error) override;
   Status digest_pages(uint32_t pool, std::span<const PhysicalPage> pages, uint64_t *digests_out, ErrorDetail *error) override;
 

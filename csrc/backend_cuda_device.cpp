@@ -7,6 +7,8 @@ namespace hicache {
 
 namespace {
 
+constexpr CuResult kCaptureImplicit = 906; // The legacy stream while another one is captured.
+
 int numa_node_of(const DriverApi &api, CuDevice device) {
   char bus[32] = {};
   if (api.device_pci_bus_id(bus, sizeof bus, device) != cu::kSuccess) return -1;
@@ -61,6 +63,19 @@ Status CudaDevice::check(CuResult result, const char *what, ErrorDetail *error) 
     }
   }
   return fault(error);
+}
+
+Status CudaDevice::check_stream(CuResult result, ErrorDetail *error) {
+  if (result == cu::kInvalidHandle || result == cu::kInvalidContext || result == cu::kInvalidValue || result == kCaptureImplicit)
+    return report(result, "stream: is none of this device's primary context, or cannot take work now", HICACHE_INVALID_ARGUMENT, error);
+  return check(result, "work on the caller's stream", error);
+}
+
+Status CudaDevice::usable_stream(CuStream stream, const char *advice, ErrorDetail *error) {
+  int capturing = 0;
+  if (CuResult r = api_->stream_capturing(stream, &capturing); r != cu::kSuccess) return check_stream(r, error);
+  if (capturing == 0) return HICACHE_OK;
+  return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "stream: is being captured; %s", advice);
 }
 
 Status CudaDevice::report(CuResult result, const char *what, Status status, ErrorDetail *error) const {

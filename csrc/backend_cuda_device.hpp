@@ -36,6 +36,11 @@ class CudaDevice {
   // The same for calls whose failure leaves the device whole (out of memory, a bad argument).
   Status report(CuResult result, const char *what, Status status, ErrorDetail *error) const;
 
+  // For calls on a stream of the caller's: a handle that is none of this context costs INVALID_ARGUMENT, anything else is a fault.
+  Status check_stream(CuResult result, ErrorDetail *error);
+  // OK if the stream can take work now: INVALID_ARGUMENT while it is being captured, as an event or wait would become part of the graph.
+  Status usable_stream(CuStream stream, const char *advice, ErrorDetail *error);
+
   // Called once, at the first fault, on the thread that saw it.
   std::function<void(int32_t)> on_fault;
 

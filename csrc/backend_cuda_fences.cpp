@@ -1,5 +1,7 @@
 #include "backend_cuda_fences.hpp"
 
+#include "copy_queue.hpp"
+
 namespace hicache {
 
 void FenceBoard::close() {
@@ -32,11 +34,7 @@ void FenceBoard::retire(Slot &slot) {
 
 Status FenceBoard::record(FenceMark mark, CuStream stream, ErrorDetail *error) {
   // An event recorded into a capture would be part of the graph and never pass here.
-  int capturing = 0;
-  if (const CuResult r = device_.api().stream_capturing(stream, &capturing); r != cu::kSuccess)
-    return device_.report(r, "stream", HICACHE_INVALID_ARGUMENT, error);
-  if (capturing != 0)
-    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "stream: is being captured; steps and transfers belong outside the capture");
+  if (Status s = device_.usable_stream(stream, "steps and transfers belong outside the capture", error); s != HICACHE_OK) return s;
   std::lock_guard lock(mutex_);
   Slot &of = slot(mark.slot());
   retire(of);
@@ -51,11 +49,7 @@ Status FenceBoard::record(FenceMark mark, CuStream stream, ErrorDetail *error) {
   const CuResult r = device_.api().event_record(event, stream);
   if (r != cu::kSuccess) {
     free_.push_back(event);
-    CuContext context = nullptr;
-    if (r == cu::kInvalidHandle || r == cu::kInvalidValue || r == cu::kInvalidContext ||
-        (device_.api().stream_context(stream, &context) == cu::kSuccess && context != device_.context()))
-      return device_.report(r, "stream: is none of this device's primary context", HICACHE_INVALID_ARGUMENT, error);
-    return device_.check(r, "cuEventRecord", error);
+    return device_.check_stream(r, error);
   }
   of.pending.push_back({mark.sequence(), event});
   return HICACHE_OK;
@@ -74,6 +68,21 @@ bool FenceBoard::passed(FenceMark mark) {
   if (of.passed >= mark.sequence()) return true;
   retire(of);
   return of.passed >= mark.sequence();
+}
+
+void FenceBoard::note_step() { last_step_ns_.store(steady_now_ns(), std::memory_order_relaxed); }
+
+bool FenceBoard::compute_about() {
+  constexpr uint64_t kMomentNs = 50'000'000;
+  const uint64_t last = last_step_ns_.load(std::memory_order_relaxed);
+  if (last != 0 && steady_now_ns() - last < kMomentNs) return true;
+  std::lock_guard lock(mutex_);
+  for (uint32_t i = 0; i < slots_.size(); i++) {
+    if (i == kMoverSlot || slots_[i].pending.empty()) continue;
+    retire(slots_[i]);
+    if (!slots_[i].pending.empty()) return true;
+  }
+  return false;
 }
 
 Status FenceBoard::wait(CuStream stream, FenceMark mark, ErrorDetail *error) {

@@ -1,6 +1,7 @@
 // Fences of a CUDA backend: what each FenceMark stands for is an event, kept until it has passed and then used again.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -27,6 +28,10 @@ class FenceBoard {
   // Makes `stream` wait on the device, unless the mark has passed.
   Status wait(CuStream stream, FenceMark mark, ErrorDetail *error);
 
+  // A step has been opened or closed a moment ago, or a closed one is still running: kernels of ours would take its multiprocessors.
+  bool compute_about();
+  void note_step();
+
  private:
   struct Pending {
     uint64_t sequence;
@@ -43,6 +48,7 @@ class FenceBoard {
   std::mutex mutex_;
   std::vector<Slot> slots_;
   std::vector<CuEvent> free_;
+  std::atomic<uint64_t> last_step_ns_{0};
 };
 
 } // namespace hicache

@@ -46,7 +46,7 @@ class KernelSet {
 // Lists too long to travel inside a launch go through a ring of pinned slots, each with its place in device memory. One stream's.
 class ListRing {
  public:
-  static constexpr uint64_t kSlotBytes = 256 << 10;
+  static constexpr uint64_t kSlotBytes = 1 << 20;
   static constexpr uint32_t kSlots = 4;
 
   explicit ListRing(CudaDevice &device) : device_(device) {}

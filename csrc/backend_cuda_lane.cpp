@@ -15,10 +15,13 @@ namespace {
 
 constexpr uint64_t kBatchBytes = uint64_t{16} << 20; // In one call of the driver.
 constexpr uint32_t kQuantumCopies = 512;             // Direct copies that the thread can queue while the quantum before runs.
-constexpr uint32_t kQuantumFragments = ListRing::kSlotBytes / sizeof(kernel::Fragment); // The same by kernel: one list, one launch.
+constexpr uint32_t kQuantumFragments = 16384;        // The same by kernel: one list, one launch.
+static_assert(kQuantumFragments * sizeof(kernel::Fragment) <= ListRing::kSlotBytes);
 constexpr uint64_t kWholeBytes = uint64_t{4} << 20;  // Pieces are not cut smaller.
 constexpr uint32_t kLookAhead = 16;                  // Jobs behind a blocked one that may overtake it.
-constexpr uint64_t kSpinNs = 50'000;                 // Without work, before the thread parks.
+constexpr uint64_t kSpinNs = 50'000;                 // Without work, before the thread dozes: then it looks every kDozeNs,
+constexpr long kDozeNs = 20'000;                     // so that who submits need not wake it, which costs him 5 to 15 us,
+constexpr uint64_t kParkNs = 20'000'000;             // until there has been nothing for this long.
 constexpr uint64_t kQueryNs = 1'000'000;             // How often a silent quantum is asked whether the device has failed.
 
 // A state may be larger than a quantum and goes in pieces; what is small enough goes whole, so that no sliver is left.
@@ -112,17 +115,13 @@ Status CopyLane::record_producer(TransferJob &job, ErrorDetail *error) {
   if (context_.device->poisoned()) return context_.device->fault(error);
   SlotState &slot = slots_[job.slot];
   const auto stream = reinterpret_cast<CuStream>(job.stream);
-  int capturing = 0;
-  if (CuResult r = api_.stream_capturing(stream, &capturing); r != cu::kSuccess)
-    return context_.device->report(r, "stream", HICACHE_INVALID_ARGUMENT, error);
-  if (capturing != 0) return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "stream: is being captured");
+  if (Status s = context_.device->usable_stream(stream, "transfers belong outside the capture", error); s != HICACHE_OK) return s;
   if (slot.producer == nullptr) {
     if (CuResult r = api_.event_create(&slot.producer, cu::kEventDisableTiming); r != cu::kSuccess)
       return context_.device->check(r, "cuEventCreate", error);
   }
   // A stream of another device or context is the caller's mistake: it costs the caller this transfer, not the engine.
-  if (CuResult r = api_.event_record(slot.producer, stream); r != cu::kSuccess)
-    return context_.device->report(r, "stream: is none of this device's primary context", HICACHE_INVALID_ARGUMENT, error);
+  if (Status s = context_.device->check_stream(api_.event_record(slot.producer, stream), error); s != HICACHE_OK) return s;
   slot.producer_pending = true;
   return HICACHE_OK;
 }
@@ -211,6 +210,11 @@ void CopyLane::rest() {
   if (now - idle_since_ns_ < kSpinNs) {
     lock.unlock();
     std::this_thread::yield();
+    return;
+  }
+  if (now - idle_since_ns_ < kParkNs && !stopping_) {
+    lock.unlock();
+    sleep_ns(kDozeNs);
     return;
   }
   parked_.store(true, std::memory_order_seq_cst);
@@ -480,6 +484,7 @@ void CopyLane::flush_kernel(CuStream stream) {
   args.piece_bytes = fragment_bytes_;
   args.source_base = args.target_base = 0;
   args.source_stride = args.target_stride = 0;
+  const unsigned blocks = context_.fences->compute_about() ? context_.tuning.kernel_blocks : context_.tuning.kernel_blocks_alone;
   for (size_t at = 0; at < fragments_.size();) {
     void *list = fragments_.size() - at > kernel::kInlineFragments ? lists_.fill() : nullptr;
     const size_t count = list != nullptr ? fragments_.size() - at : std::min<size_t>(fragments_.size() - at, kernel::kInlineFragments);
@@ -491,7 +496,7 @@ void CopyLane::flush_kernel(CuStream stream) {
       check(lists_.upload(count * sizeof(kernel::Fragment), stream, &address), "uploading a list");
       args.list = reinterpret_cast<const kernel::Fragment *>(address);
     }
-    check(context_.kernels->copy(args, context_.tuning.kernel_blocks, stream), "launching page_copy");
+    check(context_.kernels->copy(args, blocks, stream), "launching page_copy");
     if (list != nullptr) check(lists_.release(stream), "cuEventRecord");
     at += count;
     counts_.kernel_launches.fetch_add(1, std::memory_order_relaxed);

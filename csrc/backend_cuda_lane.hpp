@@ -32,10 +32,11 @@ struct CopyTuning {
   CopyMethod method = CopyMethod::kAuto;
   uint64_t quantum_bytes = uint64_t{16} << 20; // 4 MiB while a server reads small things often.
   uint32_t depth = 2;                          // Quanta queued at once.
-  uint32_t batch_copies = 64;                  // In one call of the driver, which keeps the caller's calls out meanwhile.
+  uint32_t batch_copies = 128;                 // In one call of the driver, which keeps the caller's calls out meanwhile.
   uint32_t first_batch_copies = 16;            // In the first call after a rest: the bus starts that much earlier.
   uint64_t kernel_below_bytes = 48 << 10;      // kAuto: smaller fragments go by kernel.
-  uint32_t kernel_blocks = 2;                  // More would stall the compute beside it.
+  uint32_t kernel_blocks = 2;                  // More would stall the compute beside it;
+  uint32_t kernel_blocks_alone = 4;            // so this many only while no step is about.
   uint64_t layer_bytes_min = 32 << 10;         // A load whose layer slices are smaller is not cut into layer groups,
   uint64_t layered_bytes_min = 4 << 20;        // nor is one that is over in a moment.
 };

@@ -302,7 +302,7 @@ Status CudaBackend::device_kernel_ids(const DeviceIds &request, uint64_t stream,
 
 // ---- Verification ----
 
-Status CudaBackend::stamp_pages(uint32_t pool, std::span<const PageStamp> pages, std::span<const uint64_t> salts, uint32_t *mismatches_out,
+Status CudaBackend::stamp_pages(uint32_t pool, uint64_t stream, std::span<const PageStamp> pages, std::span<const uint64_t> salts, uint32_t *mismatches_out,
                                 ErrorDetail *error) {
   if (device_.poisoned()) return device_.fault(error);
   if (!kernels_.available()) return fail(error, HICACHE_UNSUPPORTED, pool, "no kernels: %s", kernels_.reason().c_str());
@@ -310,6 +310,7 @@ Status CudaBackend::stamp_pages(uint32_t pool, std::span<const PageStamp> pages,
   const DriverApi &api = device_.api();
   ContextScope scope(api, device_.context());
   const PoolLayout &of = layout(pool);
+  const auto on = reinterpret_cast<CuStream>(stream);
   const auto layers = static_cast<uint32_t>(of.layer_ids.size());
   if (salts.size() != 2 * layers) return fail(error, HICACHE_INVALID_ARGUMENT, pool, "salts: two a layer are needed");
   std::vector<kernel::StampPage> list(pages.size());
@@ -335,13 +336,13 @@ Status CudaBackend::stamp_pages(uint32_t pool, std::span<const PageStamp> pages,
   args.layer_count = layers;
   args.check = mismatches_out != nullptr;
   CuResult r = api.stream_synchronize(mover_); // Moves asked for before.
-  if (r == cu::kSuccess) r = api.copy_async(memory, reinterpret_cast<CuAddress>(list.data()), list_bytes, reader_);
-  if (r == cu::kSuccess) r = api.copy_async(memory + list_bytes, reinterpret_cast<CuAddress>(salts.data()), salt_bytes, reader_);
-  if (r == cu::kSuccess) r = api.set32_async(memory + list_bytes + salt_bytes, 0, pages.size(), reader_);
-  if (r == cu::kSuccess) r = kernels_.stamp(args, reader_);
+  if (r == cu::kSuccess) r = api.copy_async(memory, reinterpret_cast<CuAddress>(list.data()), list_bytes, on);
+  if (r == cu::kSuccess) r = api.copy_async(memory + list_bytes, reinterpret_cast<CuAddress>(salts.data()), salt_bytes, on);
+  if (r == cu::kSuccess) r = api.set32_async(memory + list_bytes + salt_bytes, 0, pages.size(), on);
+  if (r == cu::kSuccess) r = kernels_.stamp(args, on);
   if (r == cu::kSuccess && mismatches_out != nullptr)
-    r = api.copy_async(reinterpret_cast<CuAddress>(mismatches_out), memory + list_bytes + salt_bytes, count_bytes, reader_);
-  if (r == cu::kSuccess) r = api.stream_synchronize(reader_);
+    r = api.copy_async(reinterpret_cast<CuAddress>(mismatches_out), memory + list_bytes + salt_bytes, count_bytes, on);
+  if (r == cu::kSuccess) r = api.stream_synchronize(on);
   api.memory_free(memory);
   return check(r, "stamping pages", error);
 }

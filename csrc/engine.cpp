@@ -44,6 +44,7 @@ Status Engine::open(const EngineOptions &options, std::unique_ptr<Engine> *engin
   std::unique_ptr<Engine> engine(new Engine(options));
   if (Status status = engine->open_arenas(error); status != HICACHE_OK) return status;
   if (Status status = engine->open_backend(error); status != HICACHE_OK) return status;
+  if (Status status = engine->batch_step_.open(error); status != HICACHE_OK) return status;
   *engine_out = std::move(engine);
   return HICACHE_OK;
 }
@@ -269,6 +270,10 @@ Status Engine::lease_release(hicache_lease_t lease, ErrorDetail *error) {
   return device_->lease_release(lease, error);
 }
 
+KernelMap Engine::kernel_map(uint32_t pool) const {
+  return {device_->v2p(pool), device_->info(pool).virtual_page_count, page_tokens(pool)};
+}
+
 Status Engine::kernel_ids(uint64_t holder, uint32_t pool, uint32_t granularity, const uint32_t *vpages, uint32_t count, int32_t *ids_out,
                           uint32_t *sink_count_out, ErrorDetail *error) {
   if (pool >= pool_count()) return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pool is %u, the engine has %u", pool, pool_count());
@@ -277,7 +282,7 @@ Status Engine::kernel_ids(uint64_t holder, uint32_t pool, uint32_t granularity, 
     return fail(error, HICACHE_STALE_ID, pool, "holder 0x%" PRIx64 " is no lease of device pages and no open step", holder);
   }
   const PoolInfo info = device_->info(pool);
-  const KernelMap map{device_->v2p(pool), info.virtual_page_count, options_.pools[pool].options.page_tokens};
+  const KernelMap map = kernel_map(pool);
   uint64_t sinks;
   if (granularity == HICACHE_GRANULARITY_PAGE) {
     sinks = translate_pages(map, vpages, count, ids_out);
@@ -436,6 +441,31 @@ Status Engine::layer_wait(hicache_ticket_t ticket, uint32_t layer, uint64_t stre
   std::lock_guard lock(mutex);
   const Status ended = transfers_->layer_wait_end(slot, waited == HICACHE_OK ? error : nullptr);
   return waited != HICACHE_OK ? waited : ended;
+}
+
+Status Engine::layer_word(hicache_ticket_t ticket, uint32_t layer, uint64_t *address_out, uint32_t *expected_out, ErrorDetail *error) {
+  std::lock_guard lock(mutex);
+  uint32_t slot;
+  if (Status status = transfers_->slot_of_ticket(ticket, &slot, error); status != HICACHE_OK) return status;
+  if (layer >= layers_.layer_limit()) return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "layer is %u, the highest is %u", layer, layers_.layer_limit() - 1);
+  return backend_->layer_word(slot, layer, address_out, expected_out, error);
+}
+
+Status Engine::stamp_pages(uint32_t pool, uint64_t stream, std::span<const hicache_stamp_t> stamps, std::span<const uint64_t> salts,
+                           uint32_t *mismatches_out, ErrorDetail *error) {
+  std::vector<PageStamp> pages;
+  {
+    std::lock_guard lock(mutex);
+    if (pool >= pool_count()) return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pool is %u, the engine has %u", pool, pool_count());
+    const uint32_t page_count = device_->info(pool).page_count, page_tokens = layers_.pools()[pool].page_tokens;
+    for (size_t i = 0; i < stamps.size(); i++) {
+      const auto page = static_cast<uint32_t>(stamps[i].page);
+      if (page >= page_count || stamps[i].token_count > page_tokens)
+        return fail(error, HICACHE_INVALID_ARGUMENT, pool, "stamps[%zu]: page %d with %u tokens is none of the pool's", i, stamps[i].page, stamps[i].token_count);
+      pages.push_back({PhysicalPage{page}, stamps[i].token_count, stamps[i].digest});
+    }
+  }
+  return backend_->stamp_pages(pool, stream, pages, salts, mismatches_out, error);
 }
 
 // ---- Looking inside ----

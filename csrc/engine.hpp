@@ -14,7 +14,9 @@
 
 #include "arena.hpp"
 #include "backend.hpp"
+#include "batch_step.hpp"
 #include "engine_options.hpp"
+#include "id_translate.hpp"
 #include "status.hpp"
 #include "transfer.hpp"
 
@@ -42,6 +44,10 @@ class Engine {
   Backend &backend() { return *backend_; }
   uint32_t pool_count() const { return static_cast<uint32_t>(options_.pools.size()); }
   uint64_t held_pages_max() const { return held_pages_max_; }
+  uint32_t page_tokens(uint32_t pool) const { return options_.pools[pool].options.page_tokens; }
+  KernelMap kernel_map(uint32_t pool) const;
+  void count_sinks(uint64_t sinks) { sink_translations_ += sinks; }
+  BatchStep &batch_step() { return batch_step_; }
   // The arena of a HICACHE_TIER_*; INVALID_ARGUMENT or, without a host tier, UNSUPPORTED.
   Status arena_of(uint32_t tier, Arena **arena_out, ErrorDetail *error);
   // error.ticket for a refusal that names a page; returns `status`.
@@ -64,6 +70,10 @@ class Engine {
   Status completion_wait(uint64_t timeout_ns, hicache_completion_t *completions_out, uint32_t capacity, uint32_t *count_out,
                          ErrorDetail *error);
   Status layer_wait(hicache_ticket_t ticket, uint32_t layer, uint64_t stream, ErrorDetail *error);
+  // Where the device is not the host.
+  Status layer_word(hicache_ticket_t ticket, uint32_t layer, uint64_t *address_out, uint32_t *expected_out, ErrorDetail *error);
+  Status stamp_pages(uint32_t pool, uint64_t stream, std::span<const hicache_stamp_t> stamps, std::span<const uint64_t> salts,
+                     uint32_t *mismatches_out, ErrorDetail *error);
   // Packs in portions and lets other calls in between, so that nobody waits for more than a few milliseconds of copying. Takes the lock itself.
   Status compact(const hicache_compact_budget_t &budget, hicache_compact_result_t *result_out, ErrorDetail *error);
 
@@ -97,6 +107,7 @@ class Engine {
   // The backend's threads report to the table: it is destroyed after them.
   std::unique_ptr<TransferTable> transfers_;
   std::unique_ptr<Backend> backend_;
+  BatchStep batch_step_{*this};
   uint64_t held_pages_max_ = 0;
   uint64_t moves_during_transfer_ = 0;
   uint64_t sink_translations_ = 0;

@@ -350,6 +350,13 @@ Status TransferTable::layer_wait_end(uint32_t slot, ErrorDetail *error) {
   return status == HICACHE_PENDING ? HICACHE_OK : status;
 }
 
+Status TransferTable::slot_of_ticket(hicache_ticket_t id, uint32_t *slot_out, ErrorDetail *error) const {
+  const Ticket *found = find(id);
+  if (found == nullptr) return stale(id, error);
+  *slot_out = found->job.slot;
+  return HICACHE_OK;
+}
+
 // ---- Looking inside ----
 
 void TransferTable::name_blocking_ticket(Tier tier, ErrorDetail *error) const {

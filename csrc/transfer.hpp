@@ -61,6 +61,8 @@ class TransferTable final : public JobSink {
   Status layer_wait_begin(hicache_ticket_t ticket, uint32_t layer, uint32_t *slot_out, ErrorDetail *error);
   // Second half, under the lock again, after Backend::layer_wait without it.
   Status layer_wait_end(uint32_t slot, ErrorDetail *error);
+  // The slot that a ticket has, or had last. STALE_ID.
+  Status slot_of_ticket(hicache_ticket_t ticket, uint32_t *slot_out, ErrorDetail *error) const;
 
   // Puts into error.ticket which ticket holds the page that stands in the way. O(pages in flight). Under the engine's lock.
   void name_blocking_ticket(Tier tier, ErrorDetail *error) const;

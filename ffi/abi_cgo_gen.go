@@ -38,6 +38,8 @@ package ffi
 #cgo nocallback go_hicache_back_up
 #cgo noescape go_hicache_layer_wait
 #cgo nocallback go_hicache_layer_wait
+#cgo noescape go_hicache_layer_word
+#cgo nocallback go_hicache_layer_word
 #cgo noescape go_hicache_ticket_status
 #cgo nocallback go_hicache_ticket_status
 #cgo noescape go_hicache_completion_poll
@@ -58,6 +60,8 @@ package ffi
 #cgo nocallback go_hicache_step_close
 #cgo noescape go_hicache_kernel_ids
 #cgo nocallback go_hicache_kernel_ids
+#cgo noescape go_hicache_batch_step
+#cgo nocallback go_hicache_batch_step
 #cgo noescape go_hicache_inspect
 #cgo nocallback go_hicache_inspect
 #cgo noescape go_hicache_compact
@@ -82,6 +86,8 @@ package ffi
 #cgo nocallback go_hicache_host_inspect
 #cgo noescape go_hicache_tags
 #cgo nocallback go_hicache_tags
+#cgo noescape go_hicache_stamp_pages
+#cgo nocallback go_hicache_stamp_pages
 #cgo noescape go_hicache_stats
 #cgo nocallback go_hicache_stats
 #cgo noescape go_hicache_pool_stats
@@ -157,6 +163,10 @@ static int32_t go_hicache_layer_wait(uintptr_t f, uintptr_t a0, uint64_t a1, uin
   return ((int32_t (*)(void *, uint64_t, uint32_t, uint64_t, void *))f)((void *)a0, a1, a2, a3, (void *)a4);
 }
 
+static int32_t go_hicache_layer_word(uintptr_t f, uintptr_t a0, uint64_t a1, uint32_t a2, uintptr_t a3, uintptr_t a4, uintptr_t a5) {
+  return ((int32_t (*)(void *, uint64_t, uint32_t, void *, void *, void *))f)((void *)a0, a1, a2, (void *)a3, (void *)a4, (void *)a5);
+}
+
 static int32_t go_hicache_ticket_status(uintptr_t f, uintptr_t a0, uint64_t a1, uintptr_t a2, uintptr_t a3) {
   return ((int32_t (*)(void *, uint64_t, void *, void *))f)((void *)a0, a1, (void *)a2, (void *)a3);
 }
@@ -195,6 +205,10 @@ static int32_t go_hicache_step_close(uintptr_t f, uintptr_t a0, uint64_t a1, uin
 
 static int32_t go_hicache_kernel_ids(uintptr_t f, uintptr_t a0, uint64_t a1, uint32_t a2, uint32_t a3, uintptr_t a4, uint32_t a5, uintptr_t a6, uintptr_t a7, uintptr_t a8) {
   return ((int32_t (*)(void *, uint64_t, uint32_t, uint32_t, void *, uint32_t, void *, void *, void *))f)((void *)a0, a1, a2, a3, (void *)a4, a5, (void *)a6, (void *)a7, (void *)a8);
+}
+
+static int32_t go_hicache_batch_step(uintptr_t f, uintptr_t a0, uintptr_t a1, uintptr_t a2, uintptr_t a3) {
+  return ((int32_t (*)(void *, void *, void *, void *))f)((void *)a0, (void *)a1, (void *)a2, (void *)a3);
 }
 
 static int32_t go_hicache_inspect(uintptr_t f, uintptr_t a0, uint32_t a1, uintptr_t a2, uint32_t a3, uintptr_t a4, uintptr_t a5) {
@@ -243,6 +257,10 @@ static int32_t go_hicache_host_inspect(uintptr_t f, uintptr_t a0, uint32_t a1, u
 
 static int32_t go_hicache_tags(uintptr_t f, uintptr_t a0, uint32_t a1, uint32_t a2, uintptr_t a3, uint32_t a4, uintptr_t a5, uint32_t a6, uintptr_t a7) {
   return ((int32_t (*)(void *, uint32_t, uint32_t, void *, uint32_t, void *, uint32_t, void *))f)((void *)a0, a1, a2, (void *)a3, a4, (void *)a5, a6, (void *)a7);
+}
+
+static int32_t go_hicache_stamp_pages(uintptr_t f, uintptr_t a0, uint32_t a1, uint64_t a2, uintptr_t a3, uint32_t a4, uintptr_t a5, uint32_t a6, uintptr_t a7, uintptr_t a8) {
+  return ((int32_t (*)(void *, uint32_t, uint64_t, void *, uint32_t, void *, uint32_t, void *, void *))f)((void *)a0, a1, a2, (void *)a3, a4, (void *)a5, a6, (void *)a7, (void *)a8);
 }
 
 static int32_t go_hicache_stats(uintptr_t f, uintptr_t a0, uintptr_t a1, uintptr_t a2) {
@@ -371,6 +389,13 @@ func (t *table) callLayerWait(f *frame, engine uintptr, ticket uint64, layer uin
 	return Status(C.go_hicache_layer_wait(C.uintptr_t(t.fnLayerWait), C.uintptr_t(engine), C.uint64_t(ticket), C.uint32_t(layer), C.uint64_t(stream), C.uintptr_t(uintptr(errorOut))))
 }
 
+func (t *table) callLayerWord(f *frame, engine uintptr, ticket uint64, layer uint32, addressOut unsafe.Pointer, expectedOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
+	f.hold[0] = addressOut
+	f.hold[1] = expectedOut
+	f.hold[2] = errorOut
+	return Status(C.go_hicache_layer_word(C.uintptr_t(t.fnLayerWord), C.uintptr_t(engine), C.uint64_t(ticket), C.uint32_t(layer), C.uintptr_t(uintptr(addressOut)), C.uintptr_t(uintptr(expectedOut)), C.uintptr_t(uintptr(errorOut))))
+}
+
 func (t *table) callTicketStatus(f *frame, engine uintptr, ticket uint64, layersDoneOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = layersDoneOut
 	f.hold[1] = errorOut
@@ -430,6 +455,13 @@ func (t *table) callKernelIDs(f *frame, engine uintptr, holder uint64, pool uint
 	f.hold[2] = sinkCountOut
 	f.hold[3] = errorOut
 	return Status(C.go_hicache_kernel_ids(C.uintptr_t(t.fnKernelIDs), C.uintptr_t(engine), C.uint64_t(holder), C.uint32_t(pool), C.uint32_t(granularity), C.uintptr_t(uintptr(vpages)), C.uint32_t(pageCount), C.uintptr_t(uintptr(idsOut)), C.uintptr_t(uintptr(sinkCountOut)), C.uintptr_t(uintptr(errorOut))))
+}
+
+func (t *table) callBatchStep(f *frame, engine uintptr, batch unsafe.Pointer, stepOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
+	f.hold[0] = batch
+	f.hold[1] = stepOut
+	f.hold[2] = errorOut
+	return Status(C.go_hicache_batch_step(C.uintptr_t(t.fnBatchStep), C.uintptr_t(engine), C.uintptr_t(uintptr(batch)), C.uintptr_t(uintptr(stepOut)), C.uintptr_t(uintptr(errorOut))))
 }
 
 func (t *table) callInspect(f *frame, engine uintptr, pool uint32, vpages unsafe.Pointer, pageCount uint32, ppagesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
@@ -508,6 +540,14 @@ func (t *table) callTags(f *frame, engine uintptr, tier uint32, pool uint32, pag
 	f.hold[1] = tags
 	f.hold[2] = errorOut
 	return Status(C.go_hicache_tags(C.uintptr_t(t.fnTags), C.uintptr_t(engine), C.uint32_t(tier), C.uint32_t(pool), C.uintptr_t(uintptr(pages)), C.uint32_t(pageCount), C.uintptr_t(uintptr(tags)), C.uint32_t(write), C.uintptr_t(uintptr(errorOut))))
+}
+
+func (t *table) callStampPages(f *frame, engine uintptr, pool uint32, stream uint64, stamps unsafe.Pointer, stampCount uint32, salts unsafe.Pointer, saltCount uint32, mismatchesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
+	f.hold[0] = stamps
+	f.hold[1] = salts
+	f.hold[2] = mismatchesOut
+	f.hold[3] = errorOut
+	return Status(C.go_hicache_stamp_pages(C.uintptr_t(t.fnStampPages), C.uintptr_t(engine), C.uint32_t(pool), C.uint64_t(stream), C.uintptr_t(uintptr(stamps)), C.uint32_t(stampCount), C.uintptr_t(uintptr(salts)), C.uint32_t(saltCount), C.uintptr_t(uintptr(mismatchesOut)), C.uintptr_t(uintptr(errorOut))))
 }
 
 func (t *table) callStats(f *frame, engine uintptr, statsOut unsafe.Pointer, errorOut unsafe.Pointer) Status {

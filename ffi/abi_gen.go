@@ -219,6 +219,14 @@ const (
 )
 
 const (
+	// How a batch's page tables are laid out.
+	// All sequences' ids one after the other; indptr says where each begins (FlashInfer, paged KV indices).
+	TableRagged = 0
+	// A row of row_pages ids a sequence; the rest of a row is the sink (FlashAttention block table).
+	TablePadded = 1
+)
+
+const (
 	// Spare the SWA pools: take from FULL (and STATE) while that suffices.
 	PreferenceFullFirst Preference = 0
 	// Spare FULL.
@@ -493,6 +501,49 @@ type Completion struct {
 	User     uint64
 }
 
+type abiBatchTable struct {
+	// The owner pool or an SWA pool of its group.
+	pool uint32
+	// HICACHE_TABLE_*.
+	form uint32
+	// 0: every page of a sequence; else those that meet its new tokens or the window_tokens before them.
+	windowTokens uint32
+	// PADDED: ids in a row. RAGGED: 0.
+	rowPages uint32
+	// Out, page-granular.
+	ids *ids.KernelID
+	// Out. RAGGED: sequence_count + 1 entries, not NULL. PADDED: NULL.
+	indptr *int32
+	// Out: pages listed of each sequence.
+	pageCounts *int32
+	// Out: tokens in each sequence's last page, 1..page_tokens (0: it has none).
+	lastPageTokens *int32
+	// Out: index within the sequence of the first page listed.
+	firstPages *int32
+	// Entries in `ids`.
+	idsCapacity uint32
+	reserved0   uint32
+}
+
+type abiBatch struct {
+	structSize uint32
+	ownerPool  uint32
+	stream     uint64
+	// An open step to close first, its kernels being enqueued; 0: none.
+	previous Step
+	// In/out, as in hicache_extend; new_token_count 0 is fine.
+	sequences *abiSequence
+	// The step holds the pages that these list; those before a prefill's window tail, which have no window
+	// page, are listed as the sink. At most one a pool.
+	tables *abiBatchTable
+	// Further pages for the step to hold, e.g. recurrent states.
+	pages         *abiPages
+	sequenceCount uint32
+	tableCount    uint32
+	pagesCount    uint32
+	reserved0     uint32
+}
+
 // CompactBudget is hicache_compact_budget_t.
 type CompactBudget struct {
 	structSize uint32
@@ -543,6 +594,15 @@ type abiHostPages struct {
 	pool      uint32
 	pageCount uint32
 	hpages    *ids.HostPage
+}
+
+// Stamp is hicache_stamp_t.
+//
+// A page of a simulated forward pass, by its page-granular kernel id: the rows of its first token_count tokens are a function of `digest`.
+type Stamp struct {
+	Digest     uint64
+	Page       ids.KernelID
+	TokenCount uint32
 }
 
 // Stats is hicache_stats_t.
@@ -741,6 +801,30 @@ var layout = []layoutEntry{
 	{"hicache_completion.start_ns", 40, unsafe.Offsetof(Completion{}.StartNs)},
 	{"hicache_completion.end_ns", 48, unsafe.Offsetof(Completion{}.EndNs)},
 	{"hicache_completion.user", 56, unsafe.Offsetof(Completion{}.User)},
+	{"hicache_batch_table", 64, unsafe.Sizeof(abiBatchTable{})},
+	{"hicache_batch_table.pool", 0, unsafe.Offsetof(abiBatchTable{}.pool)},
+	{"hicache_batch_table.form", 4, unsafe.Offsetof(abiBatchTable{}.form)},
+	{"hicache_batch_table.window_tokens", 8, unsafe.Offsetof(abiBatchTable{}.windowTokens)},
+	{"hicache_batch_table.row_pages", 12, unsafe.Offsetof(abiBatchTable{}.rowPages)},
+	{"hicache_batch_table.ids", 16, unsafe.Offsetof(abiBatchTable{}.ids)},
+	{"hicache_batch_table.indptr", 24, unsafe.Offsetof(abiBatchTable{}.indptr)},
+	{"hicache_batch_table.page_counts", 32, unsafe.Offsetof(abiBatchTable{}.pageCounts)},
+	{"hicache_batch_table.last_page_tokens", 40, unsafe.Offsetof(abiBatchTable{}.lastPageTokens)},
+	{"hicache_batch_table.first_pages", 48, unsafe.Offsetof(abiBatchTable{}.firstPages)},
+	{"hicache_batch_table.ids_capacity", 56, unsafe.Offsetof(abiBatchTable{}.idsCapacity)},
+	{"hicache_batch_table.reserved0", 60, unsafe.Offsetof(abiBatchTable{}.reserved0)},
+	{"hicache_batch", 64, unsafe.Sizeof(abiBatch{})},
+	{"hicache_batch.struct_size", 0, unsafe.Offsetof(abiBatch{}.structSize)},
+	{"hicache_batch.owner_pool", 4, unsafe.Offsetof(abiBatch{}.ownerPool)},
+	{"hicache_batch.stream", 8, unsafe.Offsetof(abiBatch{}.stream)},
+	{"hicache_batch.previous", 16, unsafe.Offsetof(abiBatch{}.previous)},
+	{"hicache_batch.sequences", 24, unsafe.Offsetof(abiBatch{}.sequences)},
+	{"hicache_batch.tables", 32, unsafe.Offsetof(abiBatch{}.tables)},
+	{"hicache_batch.pages", 40, unsafe.Offsetof(abiBatch{}.pages)},
+	{"hicache_batch.sequence_count", 48, unsafe.Offsetof(abiBatch{}.sequenceCount)},
+	{"hicache_batch.table_count", 52, unsafe.Offsetof(abiBatch{}.tableCount)},
+	{"hicache_batch.pages_count", 56, unsafe.Offsetof(abiBatch{}.pagesCount)},
+	{"hicache_batch.reserved0", 60, unsafe.Offsetof(abiBatch{}.reserved0)},
 	{"hicache_compact_budget", 24, unsafe.Sizeof(CompactBudget{})},
 	{"hicache_compact_budget.struct_size", 0, unsafe.Offsetof(CompactBudget{}.structSize)},
 	{"hicache_compact_budget.tier", 4, unsafe.Offsetof(CompactBudget{}.Tier)},
@@ -767,6 +851,10 @@ var layout = []layoutEntry{
 	{"hicache_host_pages.pool", 0, unsafe.Offsetof(abiHostPages{}.pool)},
 	{"hicache_host_pages.page_count", 4, unsafe.Offsetof(abiHostPages{}.pageCount)},
 	{"hicache_host_pages.hpages", 8, unsafe.Offsetof(abiHostPages{}.hpages)},
+	{"hicache_stamp", 16, unsafe.Sizeof(Stamp{})},
+	{"hicache_stamp.digest", 0, unsafe.Offsetof(Stamp{}.Digest)},
+	{"hicache_stamp.page", 8, unsafe.Offsetof(Stamp{}.Page)},
+	{"hicache_stamp.token_count", 12, unsafe.Offsetof(Stamp{}.TokenCount)},
 	{"hicache_stats", 264, unsafe.Sizeof(Stats{})},
 	{"hicache_stats.struct_size", 0, unsafe.Offsetof(Stats{}.structSize)},
 	{"hicache_stats.pool_count", 4, unsafe.Offsetof(Stats{}.PoolCount)},
@@ -834,6 +922,7 @@ type table struct {
 	fnLoad             uintptr
 	fnBackUp           uintptr
 	fnLayerWait        uintptr
+	fnLayerWord        uintptr
 	fnTicketStatus     uintptr
 	fnCompletionPoll   uintptr
 	fnCompletionWait   uintptr
@@ -844,6 +933,7 @@ type table struct {
 	fnStepOpen         uintptr
 	fnStepClose        uintptr
 	fnKernelIDs        uintptr
+	fnBatchStep        uintptr
 	fnInspect          uintptr
 	fnCompact          uintptr
 	fnSetCompaction    uintptr
@@ -856,6 +946,7 @@ type table struct {
 	fnHostView         uintptr
 	fnHostInspect      uintptr
 	fnTags             uintptr
+	fnStampPages       uintptr
 	fnStats            uintptr
 	fnPoolStats        uintptr
 	fnMap              uintptr
@@ -883,6 +974,7 @@ func (t *table) symbols() []symbol {
 		{"hicache_load", &t.fnLoad},
 		{"hicache_back_up", &t.fnBackUp},
 		{"hicache_layer_wait", &t.fnLayerWait},
+		{"hicache_layer_word", &t.fnLayerWord},
 		{"hicache_ticket_status", &t.fnTicketStatus},
 		{"hicache_completion_poll", &t.fnCompletionPoll},
 		{"hicache_completion_wait", &t.fnCompletionWait},
@@ -893,6 +985,7 @@ func (t *table) symbols() []symbol {
 		{"hicache_step_open", &t.fnStepOpen},
 		{"hicache_step_close", &t.fnStepClose},
 		{"hicache_kernel_ids", &t.fnKernelIDs},
+		{"hicache_batch_step", &t.fnBatchStep},
 		{"hicache_inspect", &t.fnInspect},
 		{"hicache_compact", &t.fnCompact},
 		{"hicache_set_compaction", &t.fnSetCompaction},
@@ -905,6 +998,7 @@ func (t *table) symbols() []symbol {
 		{"hicache_host_view", &t.fnHostView},
 		{"hicache_host_inspect", &t.fnHostInspect},
 		{"hicache_tags", &t.fnTags},
+		{"hicache_stamp_pages", &t.fnStampPages},
 		{"hicache_stats", &t.fnStats},
 		{"hicache_pool_stats", &t.fnPoolStats},
 		{"hicache_map", &t.fnMap},

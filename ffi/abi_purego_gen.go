@@ -152,6 +152,19 @@ func (t *table) callLayerWait(f *frame, engine uintptr, ticket uint64, layer uin
 	return Status(syscallN(t.fnLayerWait, f.args[:5]))
 }
 
+func (t *table) callLayerWord(f *frame, engine uintptr, ticket uint64, layer uint32, addressOut unsafe.Pointer, expectedOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
+	f.hold[0] = addressOut
+	f.hold[1] = expectedOut
+	f.hold[2] = errorOut
+	f.args[0] = engine
+	f.args[1] = uintptr(ticket)
+	f.args[2] = uintptr(layer)
+	f.args[3] = uintptr(addressOut)
+	f.args[4] = uintptr(expectedOut)
+	f.args[5] = uintptr(errorOut)
+	return Status(syscallN(t.fnLayerWord, f.args[:6]))
+}
+
 func (t *table) callTicketStatus(f *frame, engine uintptr, ticket uint64, layersDoneOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = layersDoneOut
 	f.hold[1] = errorOut
@@ -255,6 +268,17 @@ func (t *table) callKernelIDs(f *frame, engine uintptr, holder uint64, pool uint
 	f.args[7] = uintptr(sinkCountOut)
 	f.args[8] = uintptr(errorOut)
 	return Status(syscallN(t.fnKernelIDs, f.args[:9]))
+}
+
+func (t *table) callBatchStep(f *frame, engine uintptr, batch unsafe.Pointer, stepOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
+	f.hold[0] = batch
+	f.hold[1] = stepOut
+	f.hold[2] = errorOut
+	f.args[0] = engine
+	f.args[1] = uintptr(batch)
+	f.args[2] = uintptr(stepOut)
+	f.args[3] = uintptr(errorOut)
+	return Status(syscallN(t.fnBatchStep, f.args[:4]))
 }
 
 func (t *table) callInspect(f *frame, engine uintptr, pool uint32, vpages unsafe.Pointer, pageCount uint32, ppagesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
@@ -392,6 +416,23 @@ func (t *table) callTags(f *frame, engine uintptr, tier uint32, pool uint32, pag
 	f.args[6] = uintptr(write)
 	f.args[7] = uintptr(errorOut)
 	return Status(syscallN(t.fnTags, f.args[:8]))
+}
+
+func (t *table) callStampPages(f *frame, engine uintptr, pool uint32, stream uint64, stamps unsafe.Pointer, stampCount uint32, salts unsafe.Pointer, saltCount uint32, mismatchesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
+	f.hold[0] = stamps
+	f.hold[1] = salts
+	f.hold[2] = mismatchesOut
+	f.hold[3] = errorOut
+	f.args[0] = engine
+	f.args[1] = uintptr(pool)
+	f.args[2] = uintptr(stream)
+	f.args[3] = uintptr(stamps)
+	f.args[4] = uintptr(stampCount)
+	f.args[5] = uintptr(salts)
+	f.args[6] = uintptr(saltCount)
+	f.args[7] = uintptr(mismatchesOut)
+	f.args[8] = uintptr(errorOut)
+	return Status(syscallN(t.fnStampPages, f.args[:9]))
 }
 
 func (t *table) callStats(f *frame, engine uintptr, statsOut unsafe.Pointer, errorOut unsafe.Pointer) Status {

@@ -357,6 +357,12 @@ HICACHE_API hicache_status_t hicache_back_up(hicache_engine_t *engine, const hic
 HICACHE_API hicache_status_t hicache_layer_wait(hicache_engine_t *engine, hicache_ticket_t ticket, uint32_t layer, uint64_t stream,
                                                 hicache_error_t *error);
 
+// For a layer's kernel that waits by itself, also in a captured graph that is replayed (hicache_device.cuh): the device address of the ticket's
+// progress word and the value from which `layer` is there, (int32_t)(*word - expected) >= 0. The address stays that of the ticket's slot; put the
+// value into device memory before each replay. UNSUPPORTED on the CPU and null backends.
+HICACHE_API hicache_status_t hicache_layer_word(hicache_engine_t *engine, hicache_ticket_t ticket, uint32_t layer, uint64_t *address_out,
+                                                uint32_t *expected_out, hicache_error_t *error);
+
 // PENDING, OK, or why it failed; STALE_ID once its completion has been read and the slot reused. *layers_done_out (may be NULL): global
 // layer ids below it have arrived.
 HICACHE_API hicache_status_t hicache_ticket_status(hicache_engine_t *engine, hicache_ticket_t ticket, uint32_t *layers_done_out,
@@ -414,6 +420,47 @@ HICACHE_API hicache_status_t hicache_step_close(hicache_engine_t *engine, hicach
 HICACHE_API hicache_status_t hicache_kernel_ids(hicache_engine_t *engine, uint64_t holder, uint32_t pool, uint32_t granularity,
                                                 const hicache_vpage_t *vpages, uint32_t page_count, hicache_kernel_id_t *ids_out,
                                                 uint32_t *sink_count_out, hicache_error_t *error);
+
+// How a batch's page tables are laid out.
+#define HICACHE_TABLE_RAGGED 0u // All sequences' ids one after the other; indptr says where each begins (FlashInfer, paged KV indices).
+#define HICACHE_TABLE_PADDED 1u // A row of row_pages ids a sequence; the rest of a row is the sink (FlashAttention block table).
+
+// The page tables of one pool for a batch, into memory of the caller. Arrays without a capacity of their own have sequence_count entries
+// and may be NULL.
+typedef struct hicache_batch_table {
+  uint32_t pool;                 // The owner pool or an SWA pool of its group.
+  uint32_t form;                 // HICACHE_TABLE_*.
+  uint32_t window_tokens;        // 0: every page of a sequence; else those that meet its new tokens or the window_tokens before them.
+  uint32_t row_pages;            // PADDED: ids in a row. RAGGED: 0.
+  hicache_kernel_id_t *ids;      // Out, page-granular.
+  int32_t *indptr;               // Out. RAGGED: sequence_count + 1 entries, not NULL. PADDED: NULL.
+  int32_t *page_counts;          // Out: pages listed of each sequence.
+  int32_t *last_page_tokens;     // Out: tokens in each sequence's last page, 1..page_tokens (0: it has none).
+  int32_t *first_pages;          // Out: index within the sequence of the first page listed.
+  uint32_t ids_capacity;         // Entries in `ids`.
+  uint32_t reserved0;
+} hicache_batch_table_t;
+
+typedef struct hicache_batch {
+  uint32_t struct_size;
+  uint32_t owner_pool;
+  uint64_t stream;
+  hicache_step_t previous;       // An open step to close first, its kernels being enqueued; 0: none.
+  hicache_sequence_t *sequences; // In/out, as in hicache_extend; new_token_count 0 is fine.
+  hicache_batch_table_t *tables; // The step holds the pages that these list; those before a prefill's window tail, which have no window
+                                 // page, are listed as the sink. At most one a pool.
+  const hicache_pages_t *pages;  // Further pages for the step to hold, e.g. recurrent states.
+  uint32_t sequence_count;
+  uint32_t table_count;
+  uint32_t pages_count;
+  uint32_t reserved0;
+} hicache_batch_t;
+
+// A server's step over a batch in one call: closes the previous step, extends every sequence or none, opens a step on the pages listed and
+// writes their page tables. Errors as hicache_extend and hicache_step_open; INVALID_ARGUMENT, before anything is done, for tables too small.
+// After any other error the previous step is closed and nothing else has changed. Cost: O(pages listed).
+HICACHE_API hicache_status_t hicache_batch_step(hicache_engine_t *engine, const hicache_batch_t *batch, hicache_step_t *step_out,
+                                                hicache_error_t *error);
 
 // Places of virtual pages now, HICACHE_NO_PAGE where unmapped. For tests, maps and reports: without a holder the answer may be old
 // when it returns.
@@ -506,6 +553,20 @@ HICACHE_API hicache_status_t hicache_host_inspect(hicache_engine_t *engine, uint
 // Null backend only: reads (write = 0) or writes the tags of pages by their place. Device: kernel page ids; host: hicache_hpage_t.
 HICACHE_API hicache_status_t hicache_tags(hicache_engine_t *engine, uint32_t tier, uint32_t pool, const uint32_t *pages,
                                           uint32_t page_count, uint64_t *tags, uint32_t write, hicache_error_t *error);
+
+// A page of a simulated forward pass, by its page-granular kernel id: the rows of its first token_count tokens are a function of `digest`.
+typedef struct hicache_stamp {
+  uint64_t digest;
+  hicache_kernel_id_t page;
+  uint32_t token_count;
+} hicache_stamp_t;
+
+// CUDA only: writes stamps with the device itself (mismatches_out NULL), or compares and counts the 8-byte words that differ, one count a page. Word i
+// of the K (V) rows of the pool's l-th layer, counted in token order, is scramble(mix(digest ^ salts[2 * l (+ 1)]) + i * 0x9e3779b97f4a7c15), as in
+// csrc/kernel_args.hpp. The caller holds the pages. Runs on `stream`, behind the layer waits there and all moves; blocks until done.
+HICACHE_API hicache_status_t hicache_stamp_pages(hicache_engine_t *engine, uint32_t pool, uint64_t stream, const hicache_stamp_t *stamps,
+                                                 uint32_t stamp_count, const uint64_t *salts, uint32_t salt_count, uint32_t *mismatches_out,
+                                                 hicache_error_t *error);
 
 // ---- Looking inside -----------------------------------------------------------------------------------------------------
 

@@ -99,6 +99,11 @@ HICACHE_H2D = 1
 HICACHE_D2H = 2
 HICACHE_GRANULARITY_PAGE = 0
 HICACHE_GRANULARITY_TOKEN = 1
+# How a batch's page tables are laid out.
+# All sequences' ids one after the other; indptr says where each begins (FlashInfer, paged KV indices).
+HICACHE_TABLE_RAGGED = 0
+# A row of row_pages ids a sequence; the rest of a row is the sink (FlashAttention block table).
+HICACHE_TABLE_PADDED = 1
 # Spare the SWA pools: take from FULL (and STATE) while that suffices.
 HICACHE_RECLAIM_FULL_FIRST = 0
 # Spare FULL.
@@ -400,6 +405,58 @@ class hicache_completion_t(Structure):
     ]
 
 
+# The page tables of one pool for a batch, into memory of the caller. Arrays without a capacity of their own have sequence_count entries
+# and may be NULL.
+class hicache_batch_table_t(Structure):
+    _fields_ = [
+        # The owner pool or an SWA pool of its group.
+        ("pool", c_uint32),
+        # HICACHE_TABLE_*.
+        ("form", c_uint32),
+        # 0: every page of a sequence; else those that meet its new tokens or the window_tokens before them.
+        ("window_tokens", c_uint32),
+        # PADDED: ids in a row. RAGGED: 0.
+        ("row_pages", c_uint32),
+        # Out, page-granular.
+        ("ids", POINTER(c_int32)),
+        # Out. RAGGED: sequence_count + 1 entries, not NULL. PADDED: NULL.
+        ("indptr", POINTER(c_int32)),
+        # Out: pages listed of each sequence.
+        ("page_counts", POINTER(c_int32)),
+        # Out: tokens in each sequence's last page, 1..page_tokens (0: it has none).
+        ("last_page_tokens", POINTER(c_int32)),
+        # Out: index within the sequence of the first page listed.
+        ("first_pages", POINTER(c_int32)),
+        # Entries in `ids`.
+        ("ids_capacity", c_uint32),
+        ("reserved0", c_uint32),
+    ]
+
+
+class hicache_batch_t(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("owner_pool", c_uint32),
+        ("stream", c_uint64),
+        # An open step to close first, its kernels being enqueued; 0: none.
+        ("previous", c_uint64),
+        # In/out, as in hicache_extend; new_token_count 0 is fine.
+        ("sequences", POINTER(hicache_sequence_t)),
+        # The step holds the pages that these list; those before a prefill's window tail, which have no window
+        # page, are listed as the sink. At most one a pool.
+        ("tables", POINTER(hicache_batch_table_t)),
+        # Further pages for the step to hold, e.g. recurrent states.
+        ("pages", POINTER(hicache_pages_t)),
+        ("sequence_count", c_uint32),
+        ("table_count", c_uint32),
+        ("pages_count", c_uint32),
+        ("reserved0", c_uint32),
+    ]
+
+    def __init__(self, **fields):
+        super().__init__(struct_size=sizeof(type(self)), **fields)
+
+
 class hicache_compact_budget_t(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -460,6 +517,15 @@ class hicache_host_pages_t(Structure):
         ("pool", c_uint32),
         ("page_count", c_uint32),
         ("hpages", POINTER(c_uint32)),
+    ]
+
+
+# A page of a simulated forward pass, by its page-granular kernel id: the rows of its first token_count tokens are a function of `digest`.
+class hicache_stamp_t(Structure):
+    _fields_ = [
+        ("digest", c_uint64),
+        ("page", c_int32),
+        ("token_count", c_uint32),
     ]
 
 
@@ -661,6 +727,30 @@ LAYOUT = {
     "hicache_completion.start_ns": 40,
     "hicache_completion.end_ns": 48,
     "hicache_completion.user": 56,
+    "hicache_batch_table": 64,
+    "hicache_batch_table.pool": 0,
+    "hicache_batch_table.form": 4,
+    "hicache_batch_table.window_tokens": 8,
+    "hicache_batch_table.row_pages": 12,
+    "hicache_batch_table.ids": 16,
+    "hicache_batch_table.indptr": 24,
+    "hicache_batch_table.page_counts": 32,
+    "hicache_batch_table.last_page_tokens": 40,
+    "hicache_batch_table.first_pages": 48,
+    "hicache_batch_table.ids_capacity": 56,
+    "hicache_batch_table.reserved0": 60,
+    "hicache_batch": 64,
+    "hicache_batch.struct_size": 0,
+    "hicache_batch.owner_pool": 4,
+    "hicache_batch.stream": 8,
+    "hicache_batch.previous": 16,
+    "hicache_batch.sequences": 24,
+    "hicache_batch.tables": 32,
+    "hicache_batch.pages": 40,
+    "hicache_batch.sequence_count": 48,
+    "hicache_batch.table_count": 52,
+    "hicache_batch.pages_count": 56,
+    "hicache_batch.reserved0": 60,
     "hicache_compact_budget": 24,
     "hicache_compact_budget.struct_size": 0,
     "hicache_compact_budget.tier": 4,
@@ -687,6 +777,10 @@ LAYOUT = {
     "hicache_host_pages.pool": 0,
     "hicache_host_pages.page_count": 4,
     "hicache_host_pages.hpages": 8,
+    "hicache_stamp": 16,
+    "hicache_stamp.digest": 0,
+    "hicache_stamp.page": 8,
+    "hicache_stamp.token_count": 12,
     "hicache_stats": 264,
     "hicache_stats.struct_size": 0,
     "hicache_stats.pool_count": 4,
@@ -751,12 +845,15 @@ STRUCTS = {
     "hicache_bind": hicache_bind_t,
     "hicache_transfer": hicache_transfer_t,
     "hicache_completion": hicache_completion_t,
+    "hicache_batch_table": hicache_batch_table_t,
+    "hicache_batch": hicache_batch_t,
     "hicache_compact_budget": hicache_compact_budget_t,
     "hicache_compact_result": hicache_compact_result_t,
     "hicache_demand": hicache_demand_t,
     "hicache_capacity": hicache_capacity_t,
     "hicache_host_take": hicache_host_take_t,
     "hicache_host_pages": hicache_host_pages_t,
+    "hicache_stamp": hicache_stamp_t,
     "hicache_stats": hicache_stats_t,
     "hicache_pool_stats": hicache_pool_stats_t,
 }
@@ -778,6 +875,7 @@ PROTOTYPES = [
     ("hicache_load", c_int32, [c_void_p, POINTER(hicache_transfer_t), POINTER(c_uint64), POINTER(hicache_error_t)]),
     ("hicache_back_up", c_int32, [c_void_p, POINTER(hicache_transfer_t), POINTER(c_uint64), POINTER(hicache_error_t)]),
     ("hicache_layer_wait", c_int32, [c_void_p, c_uint64, c_uint32, c_uint64, POINTER(hicache_error_t)]),
+    ("hicache_layer_word", c_int32, [c_void_p, c_uint64, c_uint32, POINTER(c_uint64), POINTER(c_uint32), POINTER(hicache_error_t)]),
     ("hicache_ticket_status", c_int32, [c_void_p, c_uint64, POINTER(c_uint32), POINTER(hicache_error_t)]),
     ("hicache_completion_poll", c_int32, [c_void_p, POINTER(hicache_completion_t), c_uint32, POINTER(c_uint32), POINTER(hicache_error_t)]),
     ("hicache_completion_wait", c_int32, [c_void_p, c_uint64, POINTER(hicache_completion_t), c_uint32, POINTER(c_uint32), POINTER(hicache_error_t)]),
@@ -788,6 +886,7 @@ PROTOTYPES = [
     ("hicache_step_open", c_int32, [c_void_p, c_uint64, POINTER(hicache_pages_t), c_uint32, POINTER(c_uint64), POINTER(hicache_error_t)]),
     ("hicache_step_close", c_int32, [c_void_p, c_uint64, POINTER(hicache_error_t)]),
     ("hicache_kernel_ids", c_int32, [c_void_p, c_uint64, c_uint32, c_uint32, POINTER(c_uint32), c_uint32, POINTER(c_int32), POINTER(c_uint32), POINTER(hicache_error_t)]),
+    ("hicache_batch_step", c_int32, [c_void_p, POINTER(hicache_batch_t), POINTER(c_uint64), POINTER(hicache_error_t)]),
     ("hicache_inspect", c_int32, [c_void_p, c_uint32, POINTER(c_uint32), c_uint32, POINTER(c_uint32), POINTER(hicache_error_t)]),
     ("hicache_compact", c_int32, [c_void_p, POINTER(hicache_compact_budget_t), POINTER(hicache_compact_result_t), POINTER(hicache_error_t)]),
     ("hicache_set_compaction", c_int32, [c_void_p, c_uint32, POINTER(hicache_error_t)]),
@@ -800,6 +899,7 @@ PROTOTYPES = [
     ("hicache_host_view", c_int32, [c_void_p, POINTER(hicache_host_pages_t), POINTER(c_void_p), POINTER(c_uint64), POINTER(hicache_error_t)]),
     ("hicache_host_inspect", c_int32, [c_void_p, c_uint32, POINTER(c_uint32), c_uint32, POINTER(c_uint32), POINTER(hicache_error_t)]),
     ("hicache_tags", c_int32, [c_void_p, c_uint32, c_uint32, POINTER(c_uint32), c_uint32, POINTER(c_uint64), c_uint32, POINTER(hicache_error_t)]),
+    ("hicache_stamp_pages", c_int32, [c_void_p, c_uint32, c_uint64, POINTER(hicache_stamp_t), c_uint32, POINTER(c_uint64), c_uint32, POINTER(c_uint32), POINTER(hicache_error_t)]),
     ("hicache_stats", c_int32, [c_void_p, POINTER(hicache_stats_t), POINTER(hicache_error_t)]),
     ("hicache_pool_stats", c_int32, [c_void_p, c_uint32, c_uint32, POINTER(hicache_pool_stats_t), POINTER(hicache_error_t)]),
     ("hicache_map", c_int32, [c_void_p, c_uint32, c_uint32, c_uint32, c_uint32, POINTER(c_uint8), POINTER(hicache_error_t)]),

@@ -115,6 +115,11 @@ pub const HICACHE_H2D: u32 = 1;
 pub const HICACHE_D2H: u32 = 2;
 pub const HICACHE_GRANULARITY_PAGE: u32 = 0;
 pub const HICACHE_GRANULARITY_TOKEN: u32 = 1;
+/// How a batch's page tables are laid out.
+/// All sequences' ids one after the other; indptr says where each begins (FlashInfer, paged KV indices).
+pub const HICACHE_TABLE_RAGGED: u32 = 0;
+/// A row of row_pages ids a sequence; the rest of a row is the sink (FlashAttention block table).
+pub const HICACHE_TABLE_PADDED: u32 = 1;
 /// Spare the SWA pools: take from FULL (and STATE) while that suffices.
 pub const HICACHE_RECLAIM_FULL_FIRST: u32 = 0;
 /// Spare FULL.
@@ -492,6 +497,73 @@ impl Default for hicache_completion_t {
     }
 }
 
+/// The page tables of one pool for a batch, into memory of the caller. Arrays without a capacity of their own have sequence_count entries
+/// and may be NULL.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hicache_batch_table_t {
+    /// The owner pool or an SWA pool of its group.
+    pub pool: u32,
+    /// HICACHE_TABLE_*.
+    pub form: u32,
+    /// 0: every page of a sequence; else those that meet its new tokens or the window_tokens before them.
+    pub window_tokens: u32,
+    /// PADDED: ids in a row. RAGGED: 0.
+    pub row_pages: u32,
+    /// Out, page-granular.
+    pub ids: *mut hicache_kernel_id_t,
+    /// Out. RAGGED: sequence_count + 1 entries, not NULL. PADDED: NULL.
+    pub indptr: *mut i32,
+    /// Out: pages listed of each sequence.
+    pub page_counts: *mut i32,
+    /// Out: tokens in each sequence's last page, 1..page_tokens (0: it has none).
+    pub last_page_tokens: *mut i32,
+    /// Out: index within the sequence of the first page listed.
+    pub first_pages: *mut i32,
+    /// Entries in `ids`.
+    pub ids_capacity: u32,
+    pub reserved0: u32,
+}
+
+impl Default for hicache_batch_table_t {
+    /// All zero, with struct_size set where there is one.
+    fn default() -> Self {
+        // SAFETY: integers and raw pointers; all of them may be zero.
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hicache_batch_t {
+    pub struct_size: u32,
+    pub owner_pool: u32,
+    pub stream: u64,
+    /// An open step to close first, its kernels being enqueued; 0: none.
+    pub previous: hicache_step_t,
+    /// In/out, as in hicache_extend; new_token_count 0 is fine.
+    pub sequences: *mut hicache_sequence_t,
+    /// The step holds the pages that these list; those before a prefill's window tail, which have no window
+    /// page, are listed as the sink. At most one a pool.
+    pub tables: *mut hicache_batch_table_t,
+    /// Further pages for the step to hold, e.g. recurrent states.
+    pub pages: *const hicache_pages_t,
+    pub sequence_count: u32,
+    pub table_count: u32,
+    pub pages_count: u32,
+    pub reserved0: u32,
+}
+
+impl Default for hicache_batch_t {
+    /// All zero, with struct_size set where there is one.
+    fn default() -> Self {
+        // SAFETY: integers and raw pointers; all of them may be zero.
+        let mut value: Self = unsafe { core::mem::zeroed() };
+        value.struct_size = size_of::<Self>() as u32;
+        value
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct hicache_compact_budget_t {
@@ -595,6 +667,23 @@ pub struct hicache_host_pages_t {
 }
 
 impl Default for hicache_host_pages_t {
+    /// All zero, with struct_size set where there is one.
+    fn default() -> Self {
+        // SAFETY: integers and raw pointers; all of them may be zero.
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+/// A page of a simulated forward pass, by its page-granular kernel id: the rows of its first token_count tokens are a function of `digest`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hicache_stamp_t {
+    pub digest: u64,
+    pub page: hicache_kernel_id_t,
+    pub token_count: u32,
+}
+
+impl Default for hicache_stamp_t {
     /// All zero, with struct_size set where there is one.
     fn default() -> Self {
         // SAFETY: integers and raw pointers; all of them may be zero.
@@ -814,6 +903,30 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_completion.start_ns", 40, offset_of!(hicache_completion_t, start_ns)),
     ("hicache_completion.end_ns", 48, offset_of!(hicache_completion_t, end_ns)),
     ("hicache_completion.user", 56, offset_of!(hicache_completion_t, user)),
+    ("hicache_batch_table", 64, size_of::<hicache_batch_table_t>()),
+    ("hicache_batch_table.pool", 0, offset_of!(hicache_batch_table_t, pool)),
+    ("hicache_batch_table.form", 4, offset_of!(hicache_batch_table_t, form)),
+    ("hicache_batch_table.window_tokens", 8, offset_of!(hicache_batch_table_t, window_tokens)),
+    ("hicache_batch_table.row_pages", 12, offset_of!(hicache_batch_table_t, row_pages)),
+    ("hicache_batch_table.ids", 16, offset_of!(hicache_batch_table_t, ids)),
+    ("hicache_batch_table.indptr", 24, offset_of!(hicache_batch_table_t, indptr)),
+    ("hicache_batch_table.page_counts", 32, offset_of!(hicache_batch_table_t, page_counts)),
+    ("hicache_batch_table.last_page_tokens", 40, offset_of!(hicache_batch_table_t, last_page_tokens)),
+    ("hicache_batch_table.first_pages", 48, offset_of!(hicache_batch_table_t, first_pages)),
+    ("hicache_batch_table.ids_capacity", 56, offset_of!(hicache_batch_table_t, ids_capacity)),
+    ("hicache_batch_table.reserved0", 60, offset_of!(hicache_batch_table_t, reserved0)),
+    ("hicache_batch", 64, size_of::<hicache_batch_t>()),
+    ("hicache_batch.struct_size", 0, offset_of!(hicache_batch_t, struct_size)),
+    ("hicache_batch.owner_pool", 4, offset_of!(hicache_batch_t, owner_pool)),
+    ("hicache_batch.stream", 8, offset_of!(hicache_batch_t, stream)),
+    ("hicache_batch.previous", 16, offset_of!(hicache_batch_t, previous)),
+    ("hicache_batch.sequences", 24, offset_of!(hicache_batch_t, sequences)),
+    ("hicache_batch.tables", 32, offset_of!(hicache_batch_t, tables)),
+    ("hicache_batch.pages", 40, offset_of!(hicache_batch_t, pages)),
+    ("hicache_batch.sequence_count", 48, offset_of!(hicache_batch_t, sequence_count)),
+    ("hicache_batch.table_count", 52, offset_of!(hicache_batch_t, table_count)),
+    ("hicache_batch.pages_count", 56, offset_of!(hicache_batch_t, pages_count)),
+    ("hicache_batch.reserved0", 60, offset_of!(hicache_batch_t, reserved0)),
     ("hicache_compact_budget", 24, size_of::<hicache_compact_budget_t>()),
     ("hicache_compact_budget.struct_size", 0, offset_of!(hicache_compact_budget_t, struct_size)),
     ("hicache_compact_budget.tier", 4, offset_of!(hicache_compact_budget_t, tier)),
@@ -840,6 +953,10 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_host_pages.pool", 0, offset_of!(hicache_host_pages_t, pool)),
     ("hicache_host_pages.page_count", 4, offset_of!(hicache_host_pages_t, page_count)),
     ("hicache_host_pages.hpages", 8, offset_of!(hicache_host_pages_t, hpages)),
+    ("hicache_stamp", 16, size_of::<hicache_stamp_t>()),
+    ("hicache_stamp.digest", 0, offset_of!(hicache_stamp_t, digest)),
+    ("hicache_stamp.page", 8, offset_of!(hicache_stamp_t, page)),
+    ("hicache_stamp.token_count", 12, offset_of!(hicache_stamp_t, token_count)),
     ("hicache_stats", 264, size_of::<hicache_stats_t>()),
     ("hicache_stats.struct_size", 0, offset_of!(hicache_stats_t, struct_size)),
     ("hicache_stats.pool_count", 4, offset_of!(hicache_stats_t, pool_count)),
@@ -942,6 +1059,10 @@ pub struct Api {
     /// A layer that no pool of the transfer serves is complete at once, and so is every layer of a ticket that has ended well. A transfer
     /// that failed releases its waits: CPU and null return its status here; CUDA reports it in the ring and in hicache_ticket_status.
     pub hicache_layer_wait: unsafe extern "C" fn(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, layer: u32, stream: u64, error: *mut hicache_error_t) -> hicache_status_t,
+    /// For a layer's kernel that waits by itself, also in a captured graph that is replayed (hicache_device.cuh): the device address of the ticket's
+    /// progress word and the value from which `layer` is there, (int32_t)(*word - expected) \>= 0. The address stays that of the ticket's slot; put the
+    /// value into device memory before each replay. UNSUPPORTED on the CPU and null backends.
+    pub hicache_layer_word: unsafe extern "C" fn(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, layer: u32, address_out: *mut u64, expected_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t,
     /// PENDING, OK, or why it failed; STALE_ID once its completion has been read and the slot reused. *layers_done_out (may be NULL): global
     /// layer ids below it have arrived.
     pub hicache_ticket_status: unsafe extern "C" fn(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, layers_done_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t,
@@ -965,6 +1086,10 @@ pub struct Api {
     /// out-of-range pages become the sink's id, which is legal padding; *sink_count_out (may be NULL) counts them. The answer holds while a
     /// lease or an open step holds the pages: `holder` names one (INVALID_ARGUMENT if 0, STALE_ID if over). Cost: O(page_count).
     pub hicache_kernel_ids: unsafe extern "C" fn(engine: *mut hicache_engine_t, holder: u64, pool: u32, granularity: u32, vpages: *const hicache_vpage_t, page_count: u32, ids_out: *mut hicache_kernel_id_t, sink_count_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t,
+    /// A server's step over a batch in one call: closes the previous step, extends every sequence or none, opens a step on the pages listed and
+    /// writes their page tables. Errors as hicache_extend and hicache_step_open; INVALID_ARGUMENT, before anything is done, for tables too small.
+    /// After any other error the previous step is closed and nothing else has changed. Cost: O(pages listed).
+    pub hicache_batch_step: unsafe extern "C" fn(engine: *mut hicache_engine_t, batch: *const hicache_batch_t, step_out: *mut hicache_step_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Places of virtual pages now, HICACHE_NO_PAGE where unmapped. For tests, maps and reports: without a holder the answer may be old
     /// when it returns.
     pub hicache_inspect: unsafe extern "C" fn(engine: *mut hicache_engine_t, pool: u32, vpages: *const hicache_vpage_t, page_count: u32, ppages_out: *mut hicache_ppage_t, error: *mut hicache_error_t) -> hicache_status_t,
@@ -992,6 +1117,10 @@ pub struct Api {
     pub hicache_host_inspect: unsafe extern "C" fn(engine: *mut hicache_engine_t, pool: u32, hpages: *const hicache_hpage_t, page_count: u32, ppages_out: *mut hicache_ppage_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Null backend only: reads (write = 0) or writes the tags of pages by their place. Device: kernel page ids; host: hicache_hpage_t.
     pub hicache_tags: unsafe extern "C" fn(engine: *mut hicache_engine_t, tier: u32, pool: u32, pages: *const u32, page_count: u32, tags: *mut u64, write: u32, error: *mut hicache_error_t) -> hicache_status_t,
+    /// CUDA only: writes stamps with the device itself (mismatches_out NULL), or compares and counts the 8-byte words that differ, one count a page. Word i
+    /// of the K (V) rows of the pool's l-th layer, counted in token order, is scramble(mix(digest ^ salts\[2 * l (+ 1)\]) + i * 0x9e3779b97f4a7c15), as in
+    /// csrc/kernel_args.hpp. The caller holds the pages. Runs on `stream`, behind the layer waits there and all moves; blocks until done.
+    pub hicache_stamp_pages: unsafe extern "C" fn(engine: *mut hicache_engine_t, pool: u32, stream: u64, stamps: *const hicache_stamp_t, stamp_count: u32, salts: *const u64, salt_count: u32, mismatches_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t,
     pub hicache_stats: unsafe extern "C" fn(engine: *mut hicache_engine_t, stats_out: *mut hicache_stats_t, error: *mut hicache_error_t) -> hicache_status_t,
     pub hicache_pool_stats: unsafe extern "C" fn(engine: *mut hicache_engine_t, tier: u32, pool: u32, stats_out: *mut hicache_pool_stats_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// One byte a physical page \[first, first + page_count) of the pool: HICACHE_PAGE_*. INVALID_ARGUMENT past the end.
@@ -1028,6 +1157,7 @@ extern "C" {
     pub fn hicache_load(engine: *mut hicache_engine_t, transfer: *const hicache_transfer_t, ticket_out: *mut hicache_ticket_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_back_up(engine: *mut hicache_engine_t, transfer: *const hicache_transfer_t, ticket_out: *mut hicache_ticket_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_layer_wait(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, layer: u32, stream: u64, error: *mut hicache_error_t) -> hicache_status_t;
+    pub fn hicache_layer_word(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, layer: u32, address_out: *mut u64, expected_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_ticket_status(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, layers_done_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_completion_poll(engine: *mut hicache_engine_t, completions_out: *mut hicache_completion_t, capacity: u32, count_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_completion_wait(engine: *mut hicache_engine_t, timeout_ns: u64, completions_out: *mut hicache_completion_t, capacity: u32, count_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t;
@@ -1038,6 +1168,7 @@ extern "C" {
     pub fn hicache_step_open(engine: *mut hicache_engine_t, stream: u64, pages: *const hicache_pages_t, pages_count: u32, step_out: *mut hicache_step_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_step_close(engine: *mut hicache_engine_t, step: hicache_step_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_kernel_ids(engine: *mut hicache_engine_t, holder: u64, pool: u32, granularity: u32, vpages: *const hicache_vpage_t, page_count: u32, ids_out: *mut hicache_kernel_id_t, sink_count_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t;
+    pub fn hicache_batch_step(engine: *mut hicache_engine_t, batch: *const hicache_batch_t, step_out: *mut hicache_step_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_inspect(engine: *mut hicache_engine_t, pool: u32, vpages: *const hicache_vpage_t, page_count: u32, ppages_out: *mut hicache_ppage_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_compact(engine: *mut hicache_engine_t, budget: *const hicache_compact_budget_t, result_out: *mut hicache_compact_result_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_set_compaction(engine: *mut hicache_engine_t, compaction: u32, error: *mut hicache_error_t) -> hicache_status_t;
@@ -1050,6 +1181,7 @@ extern "C" {
     pub fn hicache_host_view(engine: *mut hicache_engine_t, pages: *const hicache_host_pages_t, addresses_out: *mut *mut c_void, lease_out: *mut hicache_lease_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_host_inspect(engine: *mut hicache_engine_t, pool: u32, hpages: *const hicache_hpage_t, page_count: u32, ppages_out: *mut hicache_ppage_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_tags(engine: *mut hicache_engine_t, tier: u32, pool: u32, pages: *const u32, page_count: u32, tags: *mut u64, write: u32, error: *mut hicache_error_t) -> hicache_status_t;
+    pub fn hicache_stamp_pages(engine: *mut hicache_engine_t, pool: u32, stream: u64, stamps: *const hicache_stamp_t, stamp_count: u32, salts: *const u64, salt_count: u32, mismatches_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_stats(engine: *mut hicache_engine_t, stats_out: *mut hicache_stats_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_pool_stats(engine: *mut hicache_engine_t, tier: u32, pool: u32, stats_out: *mut hicache_pool_stats_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_map(engine: *mut hicache_engine_t, tier: u32, pool: u32, first: u32, page_count: u32, states_out: *mut u8, error: *mut hicache_error_t) -> hicache_status_t;
@@ -1079,6 +1211,7 @@ impl Api {
             hicache_load,
             hicache_back_up,
             hicache_layer_wait,
+            hicache_layer_word,
             hicache_ticket_status,
             hicache_completion_poll,
             hicache_completion_wait,
@@ -1089,6 +1222,7 @@ impl Api {
             hicache_step_open,
             hicache_step_close,
             hicache_kernel_ids,
+            hicache_batch_step,
             hicache_inspect,
             hicache_compact,
             hicache_set_compaction,
@@ -1101,6 +1235,7 @@ impl Api {
             hicache_host_view,
             hicache_host_inspect,
             hicache_tags,
+            hicache_stamp_pages,
             hicache_stats,
             hicache_pool_stats,
             hicache_map,
@@ -1141,6 +1276,7 @@ impl Api {
             hicache_load: symbol!(c"hicache_load"),
             hicache_back_up: symbol!(c"hicache_back_up"),
             hicache_layer_wait: symbol!(c"hicache_layer_wait"),
+            hicache_layer_word: symbol!(c"hicache_layer_word"),
             hicache_ticket_status: symbol!(c"hicache_ticket_status"),
             hicache_completion_poll: symbol!(c"hicache_completion_poll"),
             hicache_completion_wait: symbol!(c"hicache_completion_wait"),
@@ -1151,6 +1287,7 @@ impl Api {
             hicache_step_open: symbol!(c"hicache_step_open"),
             hicache_step_close: symbol!(c"hicache_step_close"),
             hicache_kernel_ids: symbol!(c"hicache_kernel_ids"),
+            hicache_batch_step: symbol!(c"hicache_batch_step"),
             hicache_inspect: symbol!(c"hicache_inspect"),
             hicache_compact: symbol!(c"hicache_compact"),
             hicache_set_compaction: symbol!(c"hicache_set_compaction"),
@@ -1163,6 +1300,7 @@ impl Api {
             hicache_host_view: symbol!(c"hicache_host_view"),
             hicache_host_inspect: symbol!(c"hicache_host_inspect"),
             hicache_tags: symbol!(c"hicache_tags"),
+            hicache_stamp_pages: symbol!(c"hicache_stamp_pages"),
             hicache_stats: symbol!(c"hicache_stats"),
             hicache_pool_stats: symbol!(c"hicache_pool_stats"),
             hicache_map: symbol!(c"hicache_map"),
