@@ -19,7 +19,7 @@ func TestOptionsChangeSpeedNotAnswers(t *testing.T) {
 	needLibrary(t)
 	for _, g := range geometries {
 		t.Run(g.name, func(t *testing.T) {
-			check(t, budget{40, 0}, func(rt *rapid.T) {
+			check(t, budget{12, 0}, func(rt *rapid.T) {
 				operations := rapid.SliceOfN(rapid.Custom(drawOperation), 10, 80).Draw(rt, "operations")
 				var first *answers
 				for _, v := range variants() {
@@ -43,7 +43,7 @@ func TestStaticPoolsAnswerAlike(t *testing.T) {
 	needLibrary(t)
 	for _, g := range geometries {
 		t.Run(g.name, func(t *testing.T) {
-			check(t, budget{40, 0}, func(rt *rapid.T) {
+			check(t, budget{12, 0}, func(rt *rapid.T) {
 				operations := rapid.SliceOfN(rapid.Custom(drawOperation), 10, 80).Draw(rt, "operations")
 				for _, backend := range []ffi.Backend{ffi.BackendCPU, ffi.BackendNull} {
 					v := variant{backend: backend, pageTokens: 4, ample: true}
