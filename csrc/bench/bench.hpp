@@ -43,6 +43,7 @@ struct PoolShape {
   uint32_t page_tokens = 1;
   uint64_t k_row_bytes = 16;
   uint64_t v_row_bytes = 16;
+  uint32_t zeroing = HICACHE_ZERO_DEFAULT;
 };
 
 struct Shape {
@@ -55,7 +56,7 @@ struct Shape {
 
 constexpr uint32_t kFull = 0, kSwa = 1, kState = 2;
 
-// FULL and SWA with pages of 32 bytes, in an arena with room for `pages` of them together.
+// FULL and SWA with pages of 32 bytes, in an arena with room for `pages` of them together. Nothing is zeroed: tables alone are timed.
 Shape two_pools(uint64_t pages);
 
 using Pages = std::vector<hicache_vpage_t>;

@@ -30,6 +30,7 @@ Shape two_pools(uint64_t pages) {
   shape.pools.resize(2);
   shape.pools[kSwa].role = HICACHE_ROLE_SWA;
   shape.pools[kSwa].layers = {1};
+  for (PoolShape &pool : shape.pools) pool.zeroing = HICACHE_ZERO_NEVER;
   shape.device_bytes = pages * 32;
   return shape;
 }
@@ -45,6 +46,7 @@ Engine::Engine(const Shape &shape) {
     pools[i].window_tokens = from.role == HICACHE_ROLE_SWA ? 4096 : 0;
     pools[i].layer_count = uint32_t(from.layers.size());
     pools[i].layer_ids = from.layers.data();
+    pools[i].zeroing = from.zeroing;
     pools[i].k_row_bytes = from.k_row_bytes;
     pools[i].v_row_bytes = from.v_row_bytes;
   }
