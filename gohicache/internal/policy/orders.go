@@ -79,7 +79,8 @@ const (
 )
 
 var byName = map[string]func() Policy{
-	"lru": LRU, "lfu": LFU, "fifo": FIFO, "mru": MRU, "filo": FILO, "priority": Priority,
+	"auto": func() Policy { return NewAuto(AutoOptions{}) },
+	"lru":  LRU, "lfu": LFU, "fifo": FIFO, "mru": MRU, "filo": FILO, "priority": Priority,
 	"slru": func() Policy { return SLRU(DefaultProtect) },
 	"tlru": func() Policy { return TLRU(DefaultThreshold, DefaultNextPrompt) },
 }

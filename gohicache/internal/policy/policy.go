@@ -18,22 +18,35 @@ type Entry struct {
 	Before     int    // tokens on the path before this node
 	Tokens     int    // tokens of this node
 	History    int    // tokens of the longest path that was ever inserted or matched through this node
-	Feature    uint32 // owned by a Learner: set in Touch, kept with the node, copied on a split
+	Mark       uint64 // owned by a Learner: what Touch returned last; copied on a split
 }
 
-// Policy gives the eviction order of nodes. Keys must be O(1), pure functions of the entry, the time and what a Learner has learned; the tree
-// asks for them whenever an entry may have changed, not when time passes.
+// Policy gives the eviction order of nodes. Keys must be O(1), pure functions of the entry and the time; the tree asks for them whenever an entry
+// may have changed, not when time passes.
 type Policy interface {
 	Name() string
 	Key(e *Entry, now uint64) Key
 }
 
-// Learner is a Policy that adapts. The tree serialises Touch and Evicted with each other, but calls Key beside Touch, so what Key reads must be
-// safe for that.
+// Request is one request as a Learner sees it. Tokens are valid during the call only.
+type Request struct {
+	Tokens     []uint32 // of the prompt
+	Namespace  uint64   // equal for requests that can share pages
+	PageTokens int
+	Resident   int // full pages on the device at present
+}
+
+// Ticket is what a Learner keeps of a request until the last of its nodes is touched.
+type Ticket struct{ Base, Bonus uint64 }
+
+// Learner is a Policy that adapts to its traffic. The tree serialises Admit, Touch and Pressure.
 type Learner interface {
 	Policy
-	// Touch tells of a request that covered e, before LastAccess and Hits change, and returns the new Feature.
-	Touch(e *Entry, now uint64) uint32
-	// Evicted tells that pages of e left the device.
-	Evicted(e *Entry, pages int, now uint64)
+	// Admit is told of each request once, before any of its nodes is touched.
+	Admit(r *Request) Ticket
+	// Touch tells that t's request covered e, before LastAccess and Hits change (Hits is 0 for a node that the request itself inserted), and
+	// returns the new Mark.
+	Touch(e *Entry, t Ticket) uint64
+	// Pressure tells how many tokens were on the device when some had to go.
+	Pressure(tokens int)
 }

@@ -149,3 +149,74 @@ func TestDecide(t *testing.T) {
 		}
 	}
 }
+
+// Auto turns its lottery on where everything is evicted before it is used again, and off where recency is right.
+func TestAutoLottery(t *testing.T) {
+	const unit, prompt, capacity = 4, 10, 200 // tokens; units; units
+	tokens := func(id int) []uint32 {
+		out := make([]uint32, unit*prompt)
+		for i := range out {
+			out[i] = uint32(id*len(out) + i)
+		}
+		return out
+	}
+	a := NewAuto(AutoOptions{UnitTokens: unit})
+	a.Pressure(capacity * unit)
+	run := func(requests, working int) (bonus int) {
+		for i := range requests {
+			if a.Admit(&Request{Tokens: tokens(i % working), PageTokens: 1, Resident: capacity * unit}).Bonus > 0 {
+				bonus++
+			}
+		}
+		return bonus
+	}
+	if n := run(2000, 10); n != 0 || a.duel.lottery {
+		t.Errorf("a working set that fits: %d tickets", n)
+	}
+	if n := run(4000, 100); n < 200 || n > 600 || !a.duel.lottery {
+		t.Errorf("a loop five times the cache: %d tickets, lottery %v", n, a.duel.lottery)
+	}
+	if run(4000, 10); a.duel.lottery {
+		t.Error("the lottery stays on where recency is right")
+	}
+	for i, g := range a.duel.ghosts {
+		if g.size > g.capacity || len(g.leaves) > g.size {
+			t.Errorf("ghost %d holds %d units of %d, %d leaves", i, g.size, g.capacity, len(g.leaves))
+		}
+	}
+	a.Pressure(capacity * unit / 2)
+	run(100, 100)
+	for i, g := range a.duel.ghosts {
+		if g.size > capacity/2 {
+			t.Errorf("ghost %d holds %d units after the cache shrank to %d", i, g.size, capacity/2)
+		}
+	}
+	if len(a.duel.units) > 2*capacity {
+		t.Errorf("%d units known", len(a.duel.units))
+	}
+}
+
+// A touch never lowers a key, a page that was used again outlives one that was not, and a prompt's end goes before its start.
+func TestAutoKeys(t *testing.T) {
+	a := NewAuto(AutoOptions{})
+	a.Pressure(1000)
+	first := a.Admit(&Request{Tokens: make([]uint32, 100), PageTokens: 1})
+	fresh := Entry{Tokens: 50}
+	fresh.Mark = a.Touch(&fresh, first)
+	tail := Entry{Before: 50, Tokens: 50, Mark: fresh.Mark}
+	if !a.Key(&tail, 0).Less(a.Key(&fresh, 0)) {
+		t.Error("the start of a prompt goes before its end")
+	}
+	used := fresh
+	used.Hits = 1
+	used.Mark = a.Touch(&used, first)
+	later := a.Admit(&Request{Tokens: make([]uint32, 100), PageTokens: 1})
+	once := Entry{Tokens: 50}
+	once.Mark = a.Touch(&once, later)
+	if !a.Key(&once, 0).Less(a.Key(&used, 0)) {
+		t.Error("a page used once outlives one used twice, of a capacity ago")
+	}
+	if used.Hits = 0; a.Touch(&used, first) < used.Mark {
+		t.Error("a touch lowered a mark")
+	}
+}

@@ -75,6 +75,9 @@ func (t *Tree) Evict(req *EvictRequest, r *EvictResult) {
 	defer t.mu.Unlock()
 	t.tick(req.Now)
 	t.settle()
+	if req.Tier == Device {
+		t.pressure()
+	}
 	e := &t.evictor
 	*e = evictor{t: t, req: req, r: r, f: &r.Freed}
 	for p := range t.cfg.Pools {
@@ -187,7 +190,7 @@ func (e *evictor) device() {
 			return
 		}
 		switch {
-		case role == Full || role == SWA && e.tailHasWindow(n):
+		case role == Full || role == SWA && e.tailHasWindow(n) && (t.cfg.WholeLeaf || !e.hasColdWindow(n)):
 			e.trimLeaf(n)
 		case role == SWA:
 			e.tombstone(n)
@@ -208,10 +211,14 @@ func (e *evictor) tailHasWindow(n *node) bool {
 	return t.col(n, colFlags)[last]&windowBit(t.rank[e.pool]) != 0
 }
 
+// hasColdWindow reports whether n may have windows before its last one, which serve only matches that end inside n: they go first.
+func (e *evictor) hasColdWindow(n *node) bool {
+	return int(n.pools[e.pool].first) < e.t.coldEnd(n, e.pool)
+}
+
 // trimLeaf gives up pages from the tail of a leaf of the device tree, run by run, at least one page unless the leaf is skipped.
 func (e *evictor) trimLeaf(n *node) {
 	t := e.t
-	lost := 0
 	whole := t.cfg.WholeLeaf
 	window := t.cfg.Pools[e.pool].Role == SWA
 	for n.has(t.full) && (whole || e.short()) {
@@ -228,7 +235,6 @@ func (e *evictor) trimLeaf(n *node) {
 			}
 			k = 0
 		}
-		lost += k
 		if k == 0 || whole {
 			if k == 0 {
 				break
@@ -243,7 +249,6 @@ func (e *evictor) trimLeaf(n *node) {
 	if whole {
 		e.ask()
 	}
-	t.forget(n, lost)
 	e.close(n)
 }
 

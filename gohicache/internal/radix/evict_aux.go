@@ -9,7 +9,7 @@ func (e *evictor) tombstone(n *node) {
 	s := t.rank[e.pool]
 	st := &n.pools[e.pool]
 	hi := int(n.pages)
-	if n.pinned(e.pool) {
+	if n.pinned(e.pool) || e.tailHasWindow(n) && !t.cfg.WholeLeaf {
 		hi = t.coldEnd(n, e.pool)
 	}
 	flags, host := t.col(n, colFlags), t.col(n, colWindowHost+s)

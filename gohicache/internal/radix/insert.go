@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/policy"
 )
 
 // Checkpoint is a recurrent state at a page boundary.
@@ -69,6 +70,10 @@ func (t *Tree) Insert(req *InsertRequest, r *InsertResult) error {
 		return err
 	}
 	now := t.tick(req.Now)
+	ticket, known := t.ticketOf(req.After)
+	if !known {
+		ticket = t.admit(req.Namespace, req.Tokens)
+	}
 	at, spare, hashes, err := t.prepare(req, end)
 	if err != nil {
 		return err
@@ -89,7 +94,7 @@ func (t *Tree) Insert(req *InsertRequest, r *InsertResult) error {
 	if n == nil {
 		if end == 0 {
 			if req.Pin {
-				r.Pin = t.pinWhole(nil, 0)
+				r.Pin = t.pinWhole(nil, 0, ticket)
 			}
 			return nil
 		}
@@ -114,9 +119,9 @@ func (t *Tree) Insert(req *InsertRequest, r *InsertResult) error {
 	for _, c := range req.Checkpoints {
 		t.plant(n, c, &r.Freed)
 	}
-	t.visit(n, req, hinted, now)
+	t.visit(n, req, hinted, now, ticket)
 	if req.Pin {
-		r.Pin = t.pinWhole(n, end)
+		r.Pin = t.pinWhole(n, end, ticket)
 	}
 	return nil
 }
@@ -388,13 +393,13 @@ func (t *Tree) plant(n *node, c Checkpoint, f *Freed) {
 
 // visit records the insert as one access of the whole path: recency everywhere, so that what a request inserted is never fresher than
 // what it hangs on; a hit only beyond hinted, because the match has counted up to there.
-func (t *Tree) visit(n *node, req *InsertRequest, hinted int, now uint64) {
+func (t *Tree) visit(n *node, req *InsertRequest, hinted int, now uint64, ticket policy.Ticket) {
 	end := n.end()
 	for m := n; !m.root(); m = m.parent {
 		raise(&m.stamp, now)
 		if int(m.start) >= hinted {
 			if t.learn != nil {
-				t.teach(m, now)
+				t.teach(m, ticket)
 			}
 			m.hits.Add(1)
 		}
@@ -432,9 +437,10 @@ func (t *Tree) prefer(n *node, req *InsertRequest) bool {
 }
 
 // pinWhole pins the path to n on the device with its last windows and its state.
-func (t *Tree) pinWhole(n *node, end int) Pin {
+func (t *Tree) pinWhole(n *node, end int, ticket policy.Ticket) Pin {
 	var spec pinSpec
 	spec.reset(len(t.cfg.Pools))
+	spec.ticket = ticket
 	spec.dev[t.full] = 0
 	for _, w := range t.swa {
 		spec.dev[w.pool] = int32(max(0, end-w.window))

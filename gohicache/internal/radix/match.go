@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/policy"
 )
 
 // MatchOptions tune one match. The zero value is what a server wants before a prefill.
@@ -48,8 +49,9 @@ type Match struct {
 	// Joins are loads in flight that Resident, LoadWindows or States count on, if MatchOptions.Join.
 	Joins []LoadID
 
-	path []*node
-	opt  MatchOptions
+	path   []*node
+	opt    MatchOptions
+	ticket policy.Ticket
 }
 
 // NeedsLoad reports whether using the whole usable prefix takes a load.
@@ -66,6 +68,7 @@ func (t *Tree) Match(ns Namespace, tokens []uint32, opt MatchOptions, m *Match) 
 	now := uint64(0)
 	if !opt.Peek {
 		now = t.tick(opt.Now)
+		m.ticket = t.admit(ns, tokens)
 	}
 
 	t.mu.RLock()
@@ -162,7 +165,7 @@ func (t *Tree) finishMatch(m *Match, b bounds, now uint64) {
 		bottom = path[len(path)-1]
 	}
 	m.Pin = t.pin(bottom, &spec)
-	t.touch(path, b.usable, now, m.opt.Priority)
+	t.touch(path, b.usable, now, m)
 	m.path = path
 }
 
@@ -170,6 +173,7 @@ func (t *Tree) finishMatch(m *Match, b bounds, now uint64) {
 // host whatever a load would bring. A hosted window or state goes when its full page goes, so the full pages are pinned with it.
 func (t *Tree) spec(s *pinSpec, m *Match, b bounds) {
 	s.reset(len(t.cfg.Pools))
+	s.ticket = m.ticket
 	s.dev[t.full] = 0
 	top := int32(b.usable)
 	if len(m.LoadFull) > 0 {
@@ -195,17 +199,17 @@ func (t *Tree) spec(s *pinSpec, m *Match, b bounds) {
 }
 
 // touch records one access to path. mu is held, shared is enough.
-func (t *Tree) touch(path []*node, usable int, now uint64, priority uint8) {
+func (t *Tree) touch(path []*node, usable int, now uint64, m *Match) {
 	for _, n := range path {
 		if t.learn != nil {
-			t.teach(n, now)
+			t.teach(n, m.ticket)
 		}
 		raise(&n.stamp, now)
 		n.hits.Add(1)
 		if h := int32(usable); n.history.Load() < h {
 			n.history.Store(h)
 		}
-		if p := uint32(priority); n.priority.Load() < p {
+		if p := uint32(m.opt.Priority); n.priority.Load() < p {
 			n.priority.Store(p)
 		}
 		for _, w := range t.swa {

@@ -31,14 +31,14 @@ type node struct {
 	detached         bool // no longer reachable from its root; waits for its last pin
 	freed            bool
 
-	stamp    atomic.Uint64
-	hits     atomic.Uint32
-	priority atomic.Uint32
-	history  atomic.Int32 // pages of the longest path through this node
-	feature  atomic.Uint32
-	marked   atomic.Bool // on the dirty list
-	created  uint64
-	retain   uint64
+	stamp      atomic.Uint64
+	hits       atomic.Uint32
+	priority   atomic.Uint32
+	history    atomic.Int32  // pages of the longest path through this node
+	policyMark atomic.Uint64 // a Learner's
+	marked     atomic.Bool   // on the dirty list
+	created    uint64
+	retain     uint64
 
 	pools  []poolState
 	listed uint64 // orders that the node is in, a bit each
@@ -83,7 +83,7 @@ func (n *node) anyPin() bool {
 func (t *Tree) describe(n *node, e *policy.Entry) {
 	*e = policy.Entry{
 		LastAccess: n.stamp.Load(), Created: n.created, Hits: n.hits.Load(), Priority: uint8(n.priority.Load()), Retain: n.retain,
-		Before: int(n.start) * t.pt, Tokens: int(n.pages) * t.pt, History: int(n.history.Load()) * t.pt, Feature: n.feature.Load(),
+		Before: int(n.start) * t.pt, Tokens: int(n.pages) * t.pt, History: int(n.history.Load()) * t.pt, Mark: n.policyMark.Load(),
 	}
 }
 
@@ -136,7 +136,7 @@ func (s *slab) put(n *node) {
 	n.hits.Store(0)
 	n.priority.Store(0)
 	n.history.Store(0)
-	n.feature.Store(0)
+	n.policyMark.Store(0)
 	n.created, n.retain = 0, 0
 	for p := range n.pools {
 		st := &n.pools[p]

@@ -1,5 +1,7 @@
 package radix
 
+import "github.com/hicache/hicache/gohicache/internal/policy"
+
 // Pin is a receipt for pinned nodes. The zero value pins nothing. It is a value: copies are the same receipt, and a second Release of any
 // of them is a no-op.
 type Pin struct{ slot, gen uint32 }
@@ -14,6 +16,7 @@ type receipt struct {
 	// By pool: the start of the topmost pinned node, or noPin. FULL on the device is pinned to the root, except by stores, which pin the host alone. A
 	// STATE pool pins the bottom only.
 	dev, host []int32
+	ticket    policy.Ticket // of the request that it belongs to
 }
 
 const noPin = int32(-1)
@@ -63,9 +66,11 @@ func (p *pinTable) put(slot uint32, r *receipt) {
 // Positions are rounded up the tree to the start of the node that holds them.
 type pinSpec struct {
 	dev, host [MaxPools]int32
+	ticket    policy.Ticket
 }
 
 func (s *pinSpec) reset(pools int) {
+	s.ticket = policy.Ticket{}
 	for p := range pools {
 		s.dev[p], s.host[p] = noPin, noPin
 	}
@@ -80,7 +85,7 @@ func (t *Tree) pin(n *node, spec *pinSpec) Pin {
 	if n != nil && n.root() {
 		n = nil
 	}
-	r.node = n
+	r.node, r.ticket = n, spec.ticket
 	for p := range t.cfg.Pools {
 		r.dev[p], r.host[p] = noPin, noPin
 		if n == nil {

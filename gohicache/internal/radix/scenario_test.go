@@ -422,6 +422,24 @@ func TestHostedWindowGoesWithoutCopy(t *testing.T) {
 	}
 }
 
+// Windows before the last one of a leaf serve only matches that end inside it, so they go before the leaf is trimmed.
+func TestColdWindowsGoFirst(t *testing.T) {
+	f := newFixture(t, withWindow(4, 8))
+	f.insert(InsertRequest{Tokens: seq(0, 20)})
+	e := f.evict(EvictRequest{Want: []int{0, 3}})
+	if e.Gone[0] != 0 || e.Gone[1] != 3 || !slices.Equal(e.Victims, []Victim{{1, Tombstoned, 0, 3}}) {
+		t.Fatalf("%+v", e)
+	}
+	if m := f.match(seq(0, 20), MatchOptions{FullHit: true}); m.Ready != 5 {
+		t.Errorf("ready %d", m.Ready)
+	} else {
+		f.tree.Release(m.Pin)
+	}
+	if e = f.evict(EvictRequest{Want: []int{0, 1}}); e.Gone[0] != 1 || e.Gone[1] != 1 {
+		t.Fatalf("%+v", e)
+	}
+}
+
 // G58 (tree part): the stop predicate ends the pass after any page, whatever the quotas say.
 func TestStopPredicate(t *testing.T) {
 	f := newFixture(t, withWindow(4, 8))

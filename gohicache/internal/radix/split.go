@@ -27,7 +27,7 @@ func (t *Tree) split(n *node, k int) *node {
 	up.hits.Store(n.hits.Load())
 	up.priority.Store(n.priority.Load())
 	up.history.Store(n.history.Load())
-	up.feature.Store(n.feature.Load())
+	up.policyMark.Store(n.policyMark.Load())
 	up.created, up.retain = n.created, n.retain
 	t.splitFull(up, n, k)
 	for i, w := range t.swa {
