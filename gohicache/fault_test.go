@@ -521,3 +521,29 @@ func TestStagedLoadCancelled(t *testing.T) {
 		t.Fatalf("hit %+v", hit)
 	}
 }
+
+// TestClearWhileStoring: paths that are cleared while they wait to be stored are not stored under anybody's key, and nothing is counted as a fault.
+func TestClearWhileStoring(t *testing.T) {
+	for _, host := range []uint64{0, 64 * kib} {
+		s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: host, Pools: windowPools(), Storage: file.New(folder(t))})
+		for i := range 60 {
+			s.runIn("tenant", prompt(i, 41))
+			var err error
+			if i%2 == 0 {
+				err = s.c.DropNamespace(hicache.Salt("tenant"))
+			} else {
+				err = s.c.Clear()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.flush()
+		for i := range 60 {
+			wantHit(t, s.runIn("", prompt(i, 41)), 0, 0, 0)
+		}
+		if st := s.c.Stats(); st.StorageFaults != 0 || st.InternalErrors != 0 {
+			t.Fatalf("%d faults, %d internal errors", st.StorageFaults, st.InternalErrors)
+		}
+	}
+}

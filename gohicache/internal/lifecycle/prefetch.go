@@ -41,8 +41,8 @@ func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 	}
 	pages, from := c.wantedPages(m), a.m.Usable
 	f, err := s.newFetch(m, a, pages)
-	if err != nil {
-		c.bug("hashes", err)
+	if err != nil { // the path was dropped meanwhile: the load finds out
+		s.gone("hashes", err)
 		return a
 	}
 	if c.cfg.Prefetch == PrefetchBestEffort && !c.cfg.Staging { // without a host tier there is nowhere to keep it

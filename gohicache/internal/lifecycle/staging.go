@@ -126,8 +126,9 @@ func (s *storer) lacking(job *stageJob) ([]piece, error) {
 	}
 	slices.SortStableFunc(pieces, func(a, b piece) int { return cmp.Compare(a.at, b.at) })
 	hashes, err := c.tree.Hashes(job.path.id, 0, end, nil)
-	if err != nil {
-		return nil, err
+	if err != nil { // the path was dropped meanwhile: nobody needs it stored
+		s.gone("hashes", err)
+		return nil, nil
 	}
 	keys, found := make([]storage.Key, len(pieces)), make([]bool, len(pieces))
 	for i := range pieces {

@@ -112,8 +112,8 @@ func (s *storer) offer(path *pin) {
 	n := len(job.Full)
 	last := job.At[n-1] + 1
 	hashes, err := s.c.tree.Hashes(path.id, 0, last, nil)
-	if err != nil {
-		s.c.bug("hashes", err)
+	if err != nil { // the path was dropped meanwhile: nobody needs it stored
+		s.gone("hashes", err)
 		s.c.bug("finish store", s.c.tree.FinishStore(job.ID, 0))
 		return
 	}
@@ -138,6 +138,13 @@ func (s *storer) offer(path *pin) {
 	case s.jobs <- job:
 	default:
 		s.done(job, 0)
+	}
+}
+
+// gone reports an error of the tree about a path, unless it only says that the path was dropped.
+func (s *storer) gone(what string, err error) {
+	if !errors.Is(err, radix.ErrStale) && !errors.Is(err, radix.ErrGap) {
+		s.c.bug(what, err)
 	}
 }
 
