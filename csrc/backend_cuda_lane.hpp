@@ -31,7 +31,7 @@ enum class CopyMethod : uint32_t {
 struct CopyTuning {
   CopyMethod method = CopyMethod::kAuto;
   uint64_t quantum_bytes = uint64_t{16} << 20; // 4 MiB while a server reads small things often.
-  uint32_t depth = 2;                          // Quanta queued at once.
+  uint32_t depth = 3;                          // Quanta queued at once: with 2, the bus idles while the thread looks.
   uint32_t batch_copies = 128;                 // In one call of the driver, which keeps the caller's calls out meanwhile.
   uint32_t first_batch_copies = 16;            // In the first call after a rest: the bus starts that much earlier.
   uint64_t kernel_below_bytes = 48 << 10;      // kAuto: smaller fragments go by kernel.

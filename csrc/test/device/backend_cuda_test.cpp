@@ -1,4 +1,7 @@
 // The CUDA backend, byte for byte: on a device, or on the simulated driver (--simulated PATH).
+#include <dlfcn.h>
+
+#include <cstdio>
 #include <thread>
 
 #include "device_fixture.hpp"
@@ -362,9 +365,9 @@ TEST(CudaBackend, StampsAndDigests) {
       pages.push_back({at((i * 37) % 97 + 1), i % 16 + 1, i * 0x1234567ull});
       places.push_back(pages.back().page);
     }
-    OK(rig.backend.stamp_pages(0, pages, salts, nullptr, error));
+    OK(rig.backend.stamp_pages(0, rig.caller(), pages, salts, nullptr, error));
     std::vector<uint32_t> mismatches(pages.size(), 1);
-    OK(rig.backend.stamp_pages(0, pages, salts, mismatches.data(), error));
+    OK(rig.backend.stamp_pages(0, rig.caller(), pages, salts, mismatches.data(), error));
     for (uint32_t count : mismatches) EXPECT_EQ(count, 0u);
     // What the host makes of it, row by row.
     const auto bytes = rig.read(rig.device(0, raw(pages[5].page)), of.page_bytes);
@@ -384,7 +387,7 @@ TEST(CudaBackend, StampsAndDigests) {
     // One flipped word is one mismatch, in its page.
     const uint64_t wrong = bytes[0] ^ 1;
     rig.write(rig.device(0, raw(pages[5].page)), &wrong, 8);
-    OK(rig.backend.stamp_pages(0, pages, salts, mismatches.data(), error));
+    OK(rig.backend.stamp_pages(0, rig.caller(), pages, salts, mismatches.data(), error));
     for (size_t i = 0; i < mismatches.size(); i++) EXPECT_EQ(mismatches[i], i == 5 ? 1u : 0u);
     std::vector<uint64_t> digests(pages.size());
     OK(rig.backend.digest_pages(0, places, digests.data(), error));
@@ -561,6 +564,137 @@ TEST(CudaBackend, ADeviceWideSynchroniseDoesNotDeadlock) {
     CU_OK(api().context_synchronize());
     ASSERT_EQ(rig.done.wait(round + 1), HICACHE_OK);
   }
+}
+
+// ---- What only the simulated driver can do ----
+
+void *simulator() {
+  const char *path = std::getenv("HICACHE_LIBCUDA");
+  return simulated && path != nullptr ? dlopen(path, RTLD_NOW) : nullptr;
+}
+template <class Function>
+Function simulator_function(const char *name) {
+  return reinterpret_cast<Function>(dlsym(simulator(), name));
+}
+
+TEST(CudaBackend, GivesEverythingBack) {
+  if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver, which counts what is held";
+  const auto live = simulator_function<int (*)()>("simulated_cuda_live");
+  api();
+  const int before = live();
+  {
+    Rig rig({pool(false, 16, 2048, 2048, range(0, 4))}, 8 * kMiB, 8 * kMiB, {}, 64 * kMiB);
+    ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
+    EXPECT_GT(live(), before + 8);
+  }
+  EXPECT_EQ(live(), before);
+  setenv("SIMULATED_CUDA_NO_MEMORY", "1", 1);
+  {
+    Rig rig({pool(false, 16, 2048, 2048, range(0, 4))}, 8 * kMiB, 8 * kMiB);
+    EXPECT_EQ(rig.status, HICACHE_INFEASIBLE);
+    EXPECT_EQ(rig.error.native_code, cu::kOutOfMemory);
+  }
+  unsetenv("SIMULATED_CUDA_NO_MEMORY");
+  EXPECT_EQ(live(), before);
+}
+
+TEST(CudaBackend, SaysWhyADriverWillNotDo) {
+  if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver, which can be old or empty";
+  const char *path = std::getenv("HICACHE_LIBCUDA");
+  struct Case {
+    const char *variable, *value, *words;
+  };
+  for (const Case &c : {Case{"SIMULATED_CUDA_VERSION", "11080", "too old"}, Case{"SIMULATED_CUDA_DEVICES", "0", "no CUDA device"},
+                        Case{"SIMULATED_CUDA_INIT", "100", "no CUDA device"}, Case{"SIMULATED_CUDA_INIT", "800", "no permission"}}) {
+    setenv(c.variable, c.value, 1);
+    const DriverLoad load = load_driver_from(path);
+    unsetenv(c.variable);
+    EXPECT_EQ(load.api, nullptr);
+    EXPECT_NE(load.reason.find(c.words), std::string::npos) << load.reason;
+  }
+}
+
+TEST(CudaBackend, AStreamOfAnotherDeviceCostsTheTransferNotTheEngine) {
+  if (!simulated) GTEST_SKIP() << "NOT RUN: needs a second device or the simulated driver";
+  Rig rig({pool(false, 16, 2048, 2048, range(0, 4))}, 8 * kMiB, 8 * kMiB);
+  ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
+  CuContext other = nullptr;
+  CuStream foreign = nullptr;
+  CU_OK(api().primary_retain(&other, 1));
+  CU_OK(api().context_push(other));
+  CU_OK(api().stream_create(&foreign, cu::kStreamNonBlocking, 0));
+  CU_OK(api().context_pop(&other));
+  const auto handle = reinterpret_cast<uint64_t>(foreign);
+  Transfer transfer(1, 0, HICACHE_H2D, rig.order, {{0, at(1), at(1)}}, handle);
+  rig.backend.submit(transfer.job);
+  EXPECT_EQ(rig.done.wait(1), HICACHE_INVALID_ARGUMENT);
+  ErrorDetail error;
+  EXPECT_EQ(rig.backend.fence_record(FenceMark::make(2, 1), handle, &error), HICACHE_INVALID_ARGUMENT) << error.message;
+  EXPECT_FALSE(rig.backend.poisoned());
+  // The refused one has released its waits, and the next transfer runs.
+  OK(rig.backend.layer_wait(0, 3, rig.caller(), error));
+  CU_OK(api().stream_synchronize(rig.stream));
+  EXPECT_EQ(rig.run(HICACHE_H2D, {{0, at(1), at(1)}}, 64), HICACHE_OK);
+}
+
+TEST(CudaBackend, RefusesAStreamThatIsBeingCaptured) {
+  if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver";
+  Rig rig({pool(false, 16, 2048, 2048, range(0, 4))}, 8 * kMiB, 8 * kMiB);
+  ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
+  const auto capture = simulator_function<void (*)(CuStream, int)>("simulated_cuda_capture");
+  capture(rig.stream, 1);
+  ErrorDetail error;
+  EXPECT_EQ(rig.backend.fence_record(FenceMark::make(2, 1), rig.caller(), &error), HICACHE_INVALID_ARGUMENT);
+  EXPECT_EQ(rig.backend.order_step(rig.caller(), {}, &error), HICACHE_INVALID_ARGUMENT);
+  EXPECT_EQ(rig.backend.layer_wait(0, 0, rig.caller(), &error), HICACHE_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(error.message, "captured"), nullptr) << error.message;
+  capture(rig.stream, 0);
+  EXPECT_FALSE(rig.backend.poisoned());
+}
+
+// ---- The last test: it leaves the device's context broken ----
+
+void break_device(Rig &rig) {
+  if (simulated) {
+    simulator_function<void (*)(int)>("simulated_cuda_fail")(700);
+    return;
+  }
+  const char *path = std::getenv("HICACHE_TEST_KERNELS");
+  std::FILE *file = path != nullptr ? std::fopen(path, "rb") : nullptr;
+  if (file == nullptr) GTEST_SKIP() << "NOT RUN: HICACHE_TEST_KERNELS names no fatbin of cuda/test_kernels.cu";
+  std::vector<char> image(1 << 22);
+  image.resize(std::fread(image.data(), 1, image.size(), file));
+  std::fclose(file);
+  CuModule module = nullptr;
+  CuFunction fault = nullptr;
+  CU_OK(api().module_load(&module, image.data()));
+  CU_OK(api().module_function(&fault, module, "test_fault"));
+  uint64_t nowhere = 16;
+  void *parameters[] = {&nowhere};
+  CU_OK(api().launch(fault, 1, 1, 1, 1, 1, 1, 0, rig.stream, parameters, nullptr));
+}
+
+TEST(CudaBackendLast, ADeviceFaultPoisonsTheEngineAndTheProcessSurvives) {
+  Rig rig({pool(false, 16, 2048, 2048, range(0, 4))}, 8 * kMiB, 8 * kMiB);
+  ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
+  ASSERT_EQ(rig.run(HICACHE_H2D, {{0, at(1), at(1)}}, 1), HICACHE_OK);
+  break_device(rig);
+  if (IsSkipped() || HasFatalFailure()) return;
+  Transfer transfer(2, 2, HICACHE_D2H, rig.order, {{0, at(1), at(2)}}, rig.caller());
+  rig.backend.submit(transfer.job);
+  EXPECT_EQ(rig.done.wait(2), HICACHE_DEVICE);
+  EXPECT_EQ(rig.backend.progress(2), kProgressPoison);
+  EXPECT_TRUE(rig.backend.poisoned());
+  EXPECT_EQ(rig.backend.poison_code(), 700);
+  ErrorDetail error;
+  const PageMove move{0, at(1), at(2)};
+  EXPECT_EQ(rig.backend.move_pages(Tier::kDevice, {&move, 1}, {}, FenceMark::make(kMoverSlot, 1), &error), HICACHE_DEVICE);
+  EXPECT_EQ(error.native_code, 700);
+  EXPECT_NE(std::strstr(error.message, "ILLEGAL_ADDRESS"), nullptr) << error.message;
+  EXPECT_EQ(rig.backend.layer_wait(2, 0, rig.caller(), &error), HICACHE_DEVICE);
+  Transfer later(3, 3, HICACHE_H2D, rig.order, {{0, at(1), at(2)}}, rig.caller());
+  rig.backend.submit(later.job);
+  EXPECT_EQ(rig.done.wait(3), HICACHE_DEVICE);
 }
 
 } // namespace

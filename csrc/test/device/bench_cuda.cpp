@@ -248,15 +248,34 @@ void call_costs(Rig &rig) {
   api().event_destroy(event);
 }
 
+// How the quantum and the number of quanta queued ahead trade bandwidth for the wait of others.
+void quanta() {
+  for (uint64_t quantum : {8 * kMiB, 16 * kMiB, 20 * kMiB, 24 * kMiB, 32 * kMiB}) {
+    for (uint32_t depth : {2u, 3u, 4u}) {
+      if (depth != 2 && quantum != 16 * kMiB) continue;
+      CopyTuning tuning;
+      tuning.quantum_bytes = quantum;
+      tuning.depth = depth;
+      Rig rig(llama(), 6 * kGiB, 3 * kGiB, tuning);
+      must_open(rig);
+      char name[64];
+      std::snprintf(name, sizeof name, "quanta of %llu MiB, %u ahead", static_cast<unsigned long long>(quantum / kMiB), depth);
+      envelopes(rig, name);
+      if (depth == 2) small_copies(rig, name);
+      layered_load(rig);
+    }
+  }
+}
+
 void fragments() {
   for (uint64_t bytes : {kKiB / 2, 2 * kKiB, 8 * kKiB, 32 * kKiB, 64 * kKiB, 128 * kKiB, 256 * kKiB}) {
     for (CopyMethod method : {CopyMethod::kDirect, CopyMethod::kKernel}) {
       if (method == CopyMethod::kDirect && bytes < 32 * kKiB) continue;
-      for (uint32_t blocks : {1u, 2u, 3u}) {
+      for (uint32_t blocks : {2u, 4u}) {
         if (method == CopyMethod::kDirect && blocks != 2) continue;
         CopyTuning tuning;
         tuning.method = method;
-        tuning.kernel_blocks = blocks;
+        tuning.kernel_blocks = tuning.kernel_blocks_alone = blocks;
         Rig rig({pool(false, 1, bytes, 0, {0})}, 2 * kGiB, kGiB, tuning);
         must_open(rig);
         const auto pages = static_cast<uint32_t>(kGiB / bytes), each = static_cast<uint32_t>(64 * kMiB / bytes);
@@ -284,9 +303,10 @@ void moves(Rig &holder) {
       rig.backend.move_pages(Tier::kDevice, list, {}, FenceMark::make(kMoverSlot, ++sequence), nullptr);
       api().stream_synchronize(rig.backend.mover_stream());
     }
+    // Three lists in a row, so that the host's part of one runs beside the device's part of another.
     const double ms = gpu_ms(rig.backend.mover_stream(), 15, [&] {
-      rig.backend.move_pages(Tier::kDevice, list, {}, FenceMark::make(kMoverSlot, ++sequence), nullptr);
-    });
+      for (int i = 0; i < 3; i++) rig.backend.move_pages(Tier::kDevice, list, {}, FenceMark::make(kMoverSlot, ++sequence), nullptr);
+    }) / 3;
     std::vector<PageMove> burst(list.begin(), list.begin() + std::min<size_t>(list.size(), 16 * kMiB / bytes));
     const double burst_ms = gpu_ms(rig.backend.mover_stream(), 21, [&] {
       rig.backend.move_pages(Tier::kDevice, burst, {}, FenceMark::make(kMoverSlot, ++sequence), nullptr);
@@ -463,6 +483,7 @@ extern "C" __attribute__((visibility("default"))) int bench_open() {
   beside_loads = scattered(512, 4, 2048, 1024, 3);
   CopyTuning tuning;
   tuning.method = CopyMethod::kKernel;
+  tuning.kernel_blocks_alone = tuning.kernel_blocks; // The compute beside it is not opened as steps.
   beside_small = new Rig({pool(false, 1, 2 * kKiB, 0, {0})}, 2 * kGiB, kGiB, tuning);
   must_open(*beside_small);
   beside_rows = scattered(32768, 8, 1 << 19, 1 << 19, 1);
@@ -544,6 +565,7 @@ int main(int argc, char **argv) {
     envelopes(rig, "quanta of 4 MiB");
     small_copies(rig, "quanta of 4 MiB");
   }
+  if (!parts.empty() && wanted("quanta")) quanta();
   if (wanted("fragments")) fragments();
   if (wanted("ids")) ids_and_digests();
   if (wanted("open")) open_time();
