@@ -131,7 +131,7 @@ func replayFlags(o *replayOptions) *cli.Flags {
 	f.String(&o.answers, "answers", "auto|stepped|leased", "auto", "stepped: the open requests are sequences that decode together, a page a step, and own their pages without a lease between steps; leased: prompt and answer at once under one lease; auto: stepped, except as blocks or with state pools")
 	addShapeFlags(f, &o.shape)
 	f.String(&o.storage, "storage", "DIR[:SIZE]", "", "a folder for the storage tier, and the most it may hold")
-	f.String(&o.backend, "backend", replay.Backends, "cpu", "cpu moves every byte; null keeps tables and a tag a page, for tiers larger than this machine")
+	f.String(&o.backend, "backend", replay.Backends, "cpu", "cpu moves every byte; null keeps tables and a tag a page, for tiers larger than this machine; cuda has the first GPU write and check every byte")
 	f.Group("policy")
 	f.String(&o.writePolicy, "write-policy", "write_through|write_through_selective|write_back", "write_through", "when pages are copied to the host tier")
 	f.String(&o.eviction, "eviction", "lru|lfu|fifo|mru|filo|slru|priority|tlru", "lru", "which pages leave first")

@@ -153,7 +153,7 @@ func (c *Config) Options(s Sizing) (*hicache.Options, error) {
 }
 
 // Backends lists what Device knows.
-const Backends = "cpu|null"
+const Backends = "cpu|null|cuda"
 
 // Device is the device of a backend's name.
 func Device(backend string) (hicache.Device, error) {
@@ -162,6 +162,8 @@ func Device(backend string) (hicache.Device, error) {
 		return hicache.CPU, nil
 	case "null":
 		return hicache.Null, nil
+	case "cuda":
+		return hicache.CUDA(0), nil
 	}
 	return hicache.Device{}, fmt.Errorf("backend %q is not known: want one of %s", backend, Backends)
 }

@@ -56,7 +56,58 @@ func newMemory(c *hicache.Cache, backend string) (memory, error) {
 	if backend == "null" {
 		return &tagMemory{c, stampers}, nil
 	}
+	if backend == "cuda" {
+		return &deviceMemory{c, stampers}, nil
+	}
 	return &byteMemory{c, stampers}, nil
+}
+
+// deviceMemory is a CUDA device, which writes and checks every byte itself.
+type deviceMemory struct {
+	cache    *hicache.Cache
+	stampers []*stamp.Stamper
+}
+
+func (m *deviceMemory) bytes(it *item) int64 {
+	return int64(it.tokens) * int64(m.stampers[it.pool].BytesPerToken())
+}
+
+func (m *deviceMemory) write(items []item) error {
+	return byPool(items, func(pool int, part []item, _ []ids.KernelID) error {
+		return m.cache.StampPages(pool, stampsOf(part), m.stampers[pool].Salts())
+	})
+}
+
+func (m *deviceMemory) check(items []item, h holder, _ bool) (wrong int, first *mismatch, err error) {
+	for _, err := range h.Layers() { // the stream waits, not we
+		if err != nil {
+			return 0, nil, err
+		}
+	}
+	err = byPool(items, func(pool int, part []item, _ []ids.KernelID) error {
+		words := make([]uint32, len(part))
+		if err := m.cache.CheckStamps(pool, stampsOf(part), m.stampers[pool].Salts(), words); err != nil {
+			return err
+		}
+		for i, n := range words {
+			if n == 0 {
+				continue
+			}
+			if wrong++; first == nil {
+				first = &mismatch{part[i], fmt.Sprintf("%d words of the page differ from what digest %016x makes", n, uint64(part[i].digest))}
+			}
+		}
+		return nil
+	})
+	return wrong, first, err
+}
+
+func stampsOf(items []item) []hicache.PageStamp {
+	out := make([]hicache.PageStamp, len(items))
+	for i := range items {
+		out[i] = hicache.PageStamp{Digest: uint64(items[i].digest), Page: items[i].kernel, TokenCount: uint32(items[i].tokens)}
+	}
+	return out
 }
 
 // byteMemory is the CPU device: every byte is there.

@@ -84,6 +84,9 @@ func (s *Stamper) Layout() *Layout { return &s.layout }
 // Tag is the 8 bytes that stand for a whole page on a backend without bytes. It is never 0.
 func (s *Stamper) Tag(d Digest) uint64 { return mix(uint64(d)^s.tagSalt) | 1 }
 
+// Salts are what the seeds of the pool's layers are made of, two a layer (K, V): for a device that writes and checks stamps itself.
+func (s *Stamper) Salts() []uint64 { return s.salts }
+
 // BytesPerToken is what one token takes in all layers: the bytes written, and checked, for each token.
 func (s *Stamper) BytesPerToken() int {
 	return len(s.layout.Layers) * (s.layout.KRowBytes + s.layout.VRowBytes)
