@@ -6,15 +6,15 @@ import (
 
 // Auto is the policy of our own: LRU in two respects improved, each by a rule that costs nothing where LRU is right.
 //
-// Probation: what nobody has asked for a second time ages one capacity sooner. Most pages of a prompt are never used again; LRU keeps them as
-// long as the few that are. This is the idea of 2Q (Johnson and Shasha, VLDB'94) and of SLRU's probationary segment (Karedla et al., IEEE
-// Computer, 1994), in time instead of queue sizes, so that nothing has to be sized.
+// Probation: what nobody has asked for a second time ages one capacity sooner. Most pages of a prompt are never used again; LRU keeps them
+// as long as the few that are. This is the idea of 2Q (Johnson and Shasha, VLDB'94) and of SLRU's probationary segment (Karedla et al.,
+// IEEE Computer, 1994), in time instead of queue sizes, so that nothing has to be sized.
 //
-// Lottery: where the working set is far larger than the cache, everything is evicted before it is used again, and any subset that stays beats the most recent one (BIP
-// and DIP, Qureshi et al., ISCA'07; why mixing in a larger cache for a share of the traffic is worth the convex hull: Talus, Beckmann and
-// Sanchez, HPCA'15). So one request in ten draws a ticket that keeps its pages ten capacities longer. Whether that pays is measured: two
-// ghosts, caches of the same capacity without contents, see every request at coarse units, one with and one without the lottery (miniature
-// simulation, Waldspurger et al., ATC'17), and the better one decides.
+// Lottery: where the working set is far larger than the cache, everything is evicted before it is used again, and any subset that stays
+// beats the most recent one (BIP and DIP, Qureshi et al., ISCA'07; why mixing in a larger cache for a share of the traffic is worth the
+// convex hull: Talus, Beckmann and Sanchez, HPCA'15). So one request in ten draws a ticket that keeps its pages ten capacities longer.
+// Whether that pays is measured: two ghosts, caches of the same capacity without contents, see every request at coarse units, one with and
+// one without the lottery (miniature simulation, Waldspurger et al., ATC'17), and the better one decides.
 //
 // A key is set when a node is touched and stays, so the order is a heap like LRU's: O(log n) an access. A touch never lowers a key.
 type Auto struct {

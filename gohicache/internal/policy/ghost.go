@@ -15,8 +15,9 @@ type duel struct {
 	request uint32
 }
 
-// The ghosts' hits are forgotten with a half-life of some capacities requested. The lottery has to be ahead by a share and by so many standard deviations
-// of the difference before it is believed, and by a smaller share to stay believed: its pages stay for ten capacities, so a wrong entry is dear.
+// The ghosts' hits are forgotten with a half-life of some capacities requested. The lottery has to be ahead by a share and by so many
+// standard deviations of the difference before it is believed, and by a smaller share to stay believed: its pages stay for ten capacities,
+// so a wrong entry is dear.
 const (
 	duelHalfLife = 5
 	duelEnter    = 1.15
@@ -90,8 +91,8 @@ func (d *duel) admit(r *Request, lucky bool) {
 	}
 }
 
-// identify names the request's units by their whole prefix. A few tokens of each unit stand for all of them: what the ghosts take for equal by mistake costs
-// a wrong count, never a wrong page.
+// identify names the request's units by their whole prefix. A few tokens of each unit stand for all of them: what the ghosts take for equal
+// by mistake costs a wrong count, never a wrong page.
 func (d *duel) identify(r *Request, n int) []uint64 {
 	const probes = 16
 	ids := make([]uint64, n)

@@ -60,8 +60,9 @@ func Priority() Policy {
 	}}
 }
 
-// TLRU serves the tail of latencies: a conversation whose next prompt would, even without this node, leave at most threshold tokens to compute is safe to lose it, so
-// such nodes go first, LRU among themselves; then the rest, LRU. nextPrompt is the estimated length of the next turn. Tokens throughout.
+// TLRU serves the tail of latencies: a conversation whose next prompt would, even without this node, leave at most threshold tokens to
+// compute is safe to lose it, so such nodes go first, LRU among themselves; then the rest, LRU. nextPrompt is the estimated length of the
+// next turn. Tokens throughout.
 func TLRU(threshold, nextPrompt int) Policy {
 	return keyFunc{"tlru", func(e *Entry, _ uint64) Key {
 		if e.Before >= max(e.History+nextPrompt-threshold, 0) {

@@ -6,8 +6,8 @@ import "time"
 type Snapshot struct {
 	// Evictable is, by pool, how many device pages an eviction could give up.
 	Evictable []int
-	// Fits reports whether the demand would fit, once everything movable is packed and everything pending has come back, if this many pages of each pool were given up. It
-	// must be monotone: giving up more never makes a fit fail. nil: there is no demand.
+	// Fits reports whether the demand would fit, once everything movable is packed and everything pending has come back, if this many pages
+	// of each pool were given up. It must be monotone: giving up more never makes a fit fail. nil: there is no demand.
 	Fits func(evict []int) bool
 	// Last lists pools in the order in which their pages are spared: the first is given up only if all others together do not suffice.
 	Last []int
@@ -46,7 +46,8 @@ type Plan struct {
 	Evict      []int // pages to give up, by pool
 	Infeasible bool  // giving up everything evictable would not make the demand fit; Evict is empty
 	Load       int   // tokens of prefix to have ready: Prefix.Usable or Prefix.Ready
-	// Estimates of bringing the loadable part and of computing it; 0 if unknown. A load that is slower is still planned: the server decides (SlowLoad).
+	// Estimates of bringing the loadable part and of computing it; 0 if unknown. A load that is slower is still planned: the server decides
+	// (SlowLoad).
 	LoadTime, ComputeTime time.Duration
 	SlowLoad              bool
 	Prefetch              bool // ask storage for what lies beyond Usable
@@ -80,8 +81,9 @@ func (r Rates) estimate(bytes int64, tokens int) (load, compute time.Duration) {
 	return load, compute
 }
 
-// Quotas finds quotas, one a pool, that make fits true and of which none can be lowered alone: one shortfall never becomes an eviction of everything. Pools are
-// minimised in the order of last, with whatever is not yet minimised at its most; pools that last does not name come after it, in index order. false: not even everything would do.
+// Quotas finds quotas, one a pool, that make fits true and of which none can be lowered alone: one shortfall never becomes an eviction of
+// everything. Pools are minimised in the order of last, with whatever is not yet minimised at its most; pools that last does not name come
+// after it, in index order. false: not even everything would do.
 func Quotas(evictable, last []int, fits func(evict []int) bool) ([]int, bool) {
 	q := make([]int, len(evictable))
 	if fits == nil || fits(q) {

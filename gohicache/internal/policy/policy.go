@@ -8,7 +8,8 @@ type Key struct{ Hi, Lo uint64 }
 // Less reports whether k is given up before o.
 func (k Key) Less(o Key) bool { return k.Hi < o.Hi || (k.Hi == o.Hi && k.Lo < o.Lo) }
 
-// Entry is what a policy may know about one node. Times are the tree's logical time: larger is later, equal only for one and the same request.
+// Entry is what a policy may know about one node. Times are the tree's logical time: larger is later, equal only for one and the same
+// request.
 type Entry struct {
 	LastAccess uint64 // of the last request that covered the node
 	Created    uint64
@@ -21,8 +22,8 @@ type Entry struct {
 	Mark       uint64 // owned by a Learner: what Touch returned last; copied on a split
 }
 
-// Policy gives the eviction order of nodes. Keys must be O(1), pure functions of the entry and the time; the tree asks for them whenever an entry
-// may have changed, not when time passes.
+// Policy gives the eviction order of nodes. Keys must be O(1), pure functions of the entry and the time; the tree asks for them whenever an
+// entry may have changed, not when time passes.
 type Policy interface {
 	Name() string
 	Key(e *Entry, now uint64) Key
@@ -44,8 +45,8 @@ type Learner interface {
 	Policy
 	// Admit is told of each request once, before any of its nodes is touched.
 	Admit(r *Request) Ticket
-	// Touch tells that t's request covered e, before LastAccess and Hits change (Hits is 0 for a node that the request itself inserted), and
-	// returns the new Mark.
+	// Touch tells that t's request covered e, before LastAccess and Hits change (Hits is 0 for a node that the request itself inserted),
+	// and returns the new Mark.
 	Touch(e *Entry, t Ticket) uint64
 	// Pressure tells how many tokens were on the device when some had to go.
 	Pressure(tokens int)

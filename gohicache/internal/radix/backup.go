@@ -69,7 +69,8 @@ type backPage struct {
 }
 
 // BeginBackUp collects, on the path of p, every page, window and state that is on the device, not on the host, not on its way there, and
-// whose node was covered by at least minHits requests. They are pinned until FinishBackUp. It returns false, with no id taken, if there is nothing to do.
+// whose node was covered by at least minHits requests. They are pinned until FinishBackUp. It returns false, with no id taken, if there is
+// nothing to do.
 func (t *Tree) BeginBackUp(p Pin, minHits int, b *BackUp) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -179,10 +180,10 @@ func (t *Tree) flag(path []*node, at int) {
 	t.col(n, colFlags)[at-int(n.start)] |= flagBacking
 }
 
-// FinishBackUp ends a back-up. ok: full[i], windows[pool][i] and states[pool][i] become the host copies of BackUp.Full[i] and so on; the lists may be shorter than
-// the back-up's, or hold NoHostPage, for what was not copied. Those that
-// found a copy there already, or whose parent page has none under HostPrefixClosed, are in f. Not ok: nothing is published and the caller frees the host
-// pages it took. Where an eviction began the back-up, the device pages leave now and are in f, unless somebody pinned them since; a failed copy leaves full pages
+// FinishBackUp ends a back-up. ok: full[i], windows[pool][i] and states[pool][i] become the host copies of BackUp.Full[i] and so on; the
+// lists may be shorter than the back-up's, or hold NoHostPage, for what was not copied. Those that found a copy there already, or whose
+// parent page has none under HostPrefixClosed, are in f. Not ok: nothing is published and the caller frees the host pages it took. Where an
+// eviction began the back-up, the device pages leave now and are in f, unless somebody pinned them since; a failed copy leaves full pages
 // where they are and lets a window or a state go.
 func (t *Tree) FinishBackUp(id BackUpID, ok bool, full []ids.HostPage, windows, states [][]ids.HostPage, f *Freed) error {
 	t.mu.Lock()

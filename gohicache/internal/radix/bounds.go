@@ -2,8 +2,8 @@ package radix
 
 import "github.com/hicache/hicache/ffi/ids"
 
-// runs counts, at one boundary, the unbroken pages of each SWA pool that end there. The start of a path counts as complete: a boundary closer to it than a window
-// needs every page before it, so a run starts at infinity and only a gap makes it finite.
+// runs counts, at one boundary, the unbroken pages of each SWA pool that end there. The start of a path counts as complete: a boundary
+// closer to it than a window needs every page before it, so a run starts at infinity and only a gap makes it finite.
 type runs [maxWindowPools]int
 
 const unbroken = 1 << 40
@@ -32,8 +32,8 @@ func (r *runs) step(s int, present bool) {
 	}
 }
 
-// bounds finds how far path serves all pools. Of the last node only the first last pages count. Windows are looked at a node at a time where a
-// node is uniform, else page by page, because the deepest boundary may lie inside a node.
+// bounds finds how far path serves all pools. Of the last node only the first last pages count. Windows are looked at a node at a time
+// where a node is uniform, else page by page, because the deepest boundary may lie inside a node.
 func (t *Tree) bounds(path []*node, last int, opt MatchOptions) bounds {
 	var b bounds
 	var any, dev runs

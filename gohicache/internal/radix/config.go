@@ -41,8 +41,8 @@ type Config struct {
 	PageTokens int
 	Pools      []PoolConfig
 	Policy     policy.Policy // nil: LRU
-	// WholeLeaf makes a leaf go in one piece instead of page by page from its tail, and an access refresh the rest of a node that it cuts: what other
-	// caches do, for comparison with them.
+	// WholeLeaf makes a leaf go in one piece instead of page by page from its tail, and an access refresh the rest of a node that it cuts:
+	// what other caches do, for comparison with them.
 	WholeLeaf bool
 	// HostPrefixClosed refuses a host copy whose parent page has none (write_through). False under write_back.
 	HostPrefixClosed bool

@@ -2,8 +2,8 @@ package radix
 
 import "github.com/hicache/hicache/ffi/ids"
 
-// limboPage is a device page that left a node which was pinned at that moment. It may not be given back before that pin is gone, or its id could be handed
-// out again while somebody still takes it for the prefix.
+// limboPage is a device page that left a node which was pinned at that moment. It may not be given back before that pin is gone, or its id
+// could be handed out again while somebody still takes it for the prefix.
 type limboPage struct {
 	node *node
 	gen  uint32
@@ -100,8 +100,8 @@ func (t *Tree) remove(n *node) {
 	}
 }
 
-// DrainOrphans appends to f the pages of nodes that were dropped while pinned (Clear, DropNamespace, a failed load) and whose last pin is gone
-// by now. O(1) when there are none; call it after Release and at every poll.
+// DrainOrphans appends to f the pages of nodes that were dropped while pinned (Clear, DropNamespace, a failed load) and whose last pin is
+// gone by now. O(1) when there are none; call it after Release and at every poll.
 func (t *Tree) DrainOrphans(f *Freed) {
 	if t.waiting.Load() == 0 {
 		return
@@ -166,8 +166,8 @@ func (t *Tree) truncate(n *node, k int, reason Reason, f *Freed) {
 	t.detach(n, reason, f)
 }
 
-// cutDevice takes the pages of n from the k-th on, and everything below, off the device. Pages in flight are left to their loads, which find them gone. What
-// has no host copy is dropped.
+// cutDevice takes the pages of n from the k-th on, and everything below, off the device. Pages in flight are left to their loads, which
+// find them gone. What has no host copy is dropped.
 func (t *Tree) cutDevice(n *node, k int, f *Freed) {
 	dev, host, flags := t.col(n, colDevice), t.col(n, colHost), t.col(n, colFlags)
 	lost := int(n.pages) // first page without any copy left

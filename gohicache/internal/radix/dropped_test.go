@@ -2,7 +2,8 @@ package radix
 
 import "testing"
 
-// C75: a path that Clear or DropNamespace has dropped while a store holds it must not be hashed as somebody else's: it has no namespace any more.
+// C75: a path that Clear or DropNamespace has dropped while a store holds it must not be hashed as somebody else's: it has no namespace any
+// more.
 func TestDroppedPathsHaveNoHashes(t *testing.T) {
 	for name, drop := range map[string]func(*Tree, Namespace, *Freed){
 		"drop":  func(tree *Tree, ns Namespace, f *Freed) { tree.DropNamespace(ns, f) },

@@ -14,14 +14,15 @@ const (
 // EvictRequest asks for pages of one tier.
 type EvictRequest struct {
 	Tier Tier
-	// Want is, by pool, how many pages to give up at most. Pools are served in index order; pages that go along (a window with its full page) count.
+	// Want is, by pool, how many pages to give up at most. Pools are served in index order; pages that go along (a window with its full
+	// page) count.
 	Want []int
-	// Stop, if set, is asked after every page with the pages given up so far, by pool, pages pending in back-ups included; true ends the pass. It
-	// runs under the tree's lock: short, and calling nothing of the tree.
+	// Stop, if set, is asked after every page with the pages given up so far, by pool, pages pending in back-ups included; true ends the
+	// pass. It runs under the tree's lock: short, and calling nothing of the tree.
 	Stop     func(gone []int) bool
 	Unbacked Unbacked
-	// Duplicates lets a host pass also take host copies of pages that are on the device (write_back, or a host full of mirrors), after the pages that are
-	// on the host only.
+	// Duplicates lets a host pass also take host copies of pages that are on the device (write_back, or a host full of mirrors), after the
+	// pages that are on the host only.
 	Duplicates bool
 	Now        uint64
 }
@@ -68,7 +69,8 @@ func (r *EvictResult) reset(pools int) {
 	r.Freed.Reset()
 }
 
-// Evict gives up pages in policy order until Want is met, Stop says so, or nothing more can go (Blocker says why). O(log nodes) a node, O(1) a page.
+// Evict gives up pages in policy order until Want is met, Stop says so, or nothing more can go (Blocker says why). O(log nodes) a node,
+// O(1) a page.
 func (t *Tree) Evict(req *EvictRequest, r *EvictResult) {
 	r.reset(len(t.cfg.Pools))
 	t.mu.Lock()
@@ -200,8 +202,8 @@ func (e *evictor) device() {
 	}
 }
 
-// tailHasWindow reports whether n is a leaf of the device tree whose last page carries a window of the wanted pool. Such a leaf goes from its tail, full pages
-// included: without its window the tail serves nobody.
+// tailHasWindow reports whether n is a leaf of the device tree whose last page carries a window of the wanted pool. Such a leaf goes from
+// its tail, full pages included: without its window the tail serves nobody.
 func (e *evictor) tailHasWindow(n *node) bool {
 	t := e.t
 	if !t.candidate(orderLeaf, n) {
@@ -252,8 +254,8 @@ func (e *evictor) trimLeaf(n *node) {
 	e.close(n)
 }
 
-// tailRun is how far down the next victims at the tail of a leaf reach, all of which have a host copy or none has: one page where somebody asks
-// after every page, else as many as are wanted.
+// tailRun is how far down the next victims at the tail of a leaf reach, all of which have a host copy or none has: one page where somebody
+// asks after every page, else as many as are wanted.
 func (e *evictor) tailRun(n *node, window bool) (from int, hosted bool) {
 	t := e.t
 	to := int(n.pools[t.full].dev)

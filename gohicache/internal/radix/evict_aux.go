@@ -2,8 +2,8 @@ package radix
 
 import "github.com/hicache/hicache/ffi/ids"
 
-// tombstone gives up window pages of one node, the lowest first: those before the last window serve only matches that end inside the node. A page with a host
-// copy, or any page under Drop, goes at once; under Back the rest is backed up first.
+// tombstone gives up window pages of one node, the lowest first: those before the last window serve only matches that end inside the node.
+// A page with a host copy, or any page under Drop, goes at once; under Back the rest is backed up first.
 func (e *evictor) tombstone(n *node) {
 	t := e.t
 	s := t.rank[e.pool]

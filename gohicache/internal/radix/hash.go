@@ -32,7 +32,8 @@ func NamespaceSeed(ns Namespace) *Hash {
 	return &s
 }
 
-// HashPages appends the hashes of the pages of tokens to dst; prior is the hash before the first, nil for none. A partial page at the end has a hash too.
+// HashPages appends the hashes of the pages of tokens to dst; prior is the hash before the first, nil for none. A partial page at the end
+// has a hash too.
 func HashPages(prior *Hash, tokens []uint32, pageTokens int, dst []Hash) []Hash {
 	room := make([]byte, 32+4*pageTokens)
 	for len(tokens) > 0 {
@@ -112,8 +113,8 @@ func begin(prior *Hash) hash.Hash {
 // EventID is the 64-bit id of a page in published events: the first eight bytes of its hash, big-endian, as a signed integer.
 func (h Hash) EventID() int64 { return int64(binary.BigEndian.Uint64(h[:8])) }
 
-// Hashes appends the hashes of positions [from, to) of the path that p pins. What is missing is computed outside the lock, once a node, parents first: also for
-// a tree that grew without hashes. ErrStale (also of a path that was dropped while pinned), ErrArgument.
+// Hashes appends the hashes of positions [from, to) of the path that p pins. What is missing is computed outside the lock, once a node,
+// parents first: also for a tree that grew without hashes. ErrStale (also of a path that was dropped while pinned), ErrArgument.
 func (t *Tree) Hashes(p Pin, from, to int, dst []Hash) ([]Hash, error) {
 	t.mu.RLock()
 	n, live := t.bottom(p)
@@ -145,8 +146,8 @@ func (t *Tree) Hashes(p Pin, from, to int, dst []Hash) ([]Hash, error) {
 	return append(dst, hashes[from:to]...), nil
 }
 
-// known returns the hashes of n's path as far as nodes have them without a break from the root, and the tokens of the nodes after that; prior is
-// the hash that those continue.
+// known returns the hashes of n's path as far as nodes have them without a break from the root, and the tokens of the nodes after that;
+// prior is the hash that those continue.
 func (t *Tree) known(n *node) (hashes []Hash, tokens [][]uint32, prior *Hash) {
 	path := pathTo(n, nil)
 	hashes = make([]Hash, 0, n.end())

@@ -18,7 +18,8 @@ type Checkpoint struct {
 type InsertRequest struct {
 	Namespace Namespace
 	Tokens    []uint32 // from the start of the sequence; a partial page at the end is ignored
-	// After is a pin (of the match, or of an earlier insert of this sequence) on a prefix of Tokens; the walk starts there instead of at the root. Optional.
+	// After is a pin (of the match, or of an earlier insert of this sequence) on a prefix of Tokens; the walk starts there instead of at
+	// the root. Optional.
 	After Pin
 	From  int               // position of Pages[0]; everything before is in the tree
 	Pages []ids.VirtualPage // positions From, From+1, ...; at most the whole pages of Tokens
@@ -61,8 +62,8 @@ func (r *InsertResult) reset(pools int) {
 }
 
 // Insert publishes req.Pages and takes ownership of them: each is in the tree or in r.Freed afterwards. O(tokens beyond After); at most one
-// allocation a new node. Errors: ErrGap, ErrPending (the pages before From are still being loaded), ErrArgument, ErrStale (After); the caller then
-// still owns everything and nothing has changed.
+// allocation a new node. Errors: ErrGap, ErrPending (the pages before From are still being loaded), ErrArgument, ErrStale (After); the
+// caller then still owns everything and nothing has changed.
 func (t *Tree) Insert(req *InsertRequest, r *InsertResult) error {
 	r.reset(len(t.cfg.Pools))
 	end := req.From + len(req.Pages)
@@ -188,8 +189,8 @@ func windowFrom(req *InsertRequest, pool int) int {
 	return max(req.From, req.WindowFrom[pool])
 }
 
-// locate returns the last node on the path of tokens and how many of its pages agree; a nil node if the namespace holds nothing. The walk starts at
-// the path of after, of which it trusts everything before from. hinted is where after's path ends. mu is held, shared is enough.
+// locate returns the last node on the path of tokens and how many of its pages agree; a nil node if the namespace holds nothing. The walk
+// starts at the path of after, of which it trusts everything before from. hinted is where after's path ends. mu is held, shared is enough.
 func (t *Tree) locate(ns Namespace, after Pin, from int, tokens []uint32, limit int) (n *node, k, hinted int, err error) {
 	start := t.space(ns)
 	if after != (Pin{}) {
@@ -274,8 +275,9 @@ func (t *Tree) overlap(n *node, req *InsertRequest, r *InsertResult) {
 	t.reconcile(n)
 }
 
-// duplicate settles a page v for a position that has a device page. The resident page stays unless the newcomer has a window that the resident one
-// has lost, and nobody relies on the resident one; or unless the resident one is still being loaded, in which case the load finds itself superseded.
+// duplicate settles a page v for a position that has a device page. The resident page stays unless the newcomer has a window that the
+// resident one has lost, and nobody relies on the resident one; or unless the resident one is still being loaded, in which case the load
+// finds itself superseded.
 func (t *Tree) duplicate(n *node, i int, v, incoming uint32, req *InsertRequest, r *InsertResult) {
 	dev, flags := t.col(n, colDevice), t.col(n, colFlags)
 	if flags[i]&flagPending != 0 {

@@ -26,9 +26,9 @@ type HostCheckpoint struct {
 	Page     ids.HostPage
 }
 
-// InsertHost publishes prefetched pages and takes ownership of them; those that had a copy already, or that may not become one, are in f. It returns
-// the number of positions that are new on the host. Errors: ErrGap if the pages before From are not in the tree, ErrArgument; the caller
-// then still owns everything and nothing has changed.
+// InsertHost publishes prefetched pages and takes ownership of them; those that had a copy already, or that may not become one, are in f.
+// It returns the number of positions that are new on the host. Errors: ErrGap if the pages before From are not in the tree, ErrArgument;
+// the caller then still owns everything and nothing has changed.
 func (t *Tree) InsertHost(req *InsertHostRequest, f *Freed) (int, error) {
 	end := req.From + len(req.Pages)
 	if err := t.checkInsertHost(req, end); err != nil {
@@ -100,8 +100,8 @@ func (t *Tree) checkInsertHost(req *InsertHostRequest, end int) error {
 	return nil
 }
 
-// refill settles the fetched pages at positions that n already has, and returns how many became its host copies. Under HostPrefixClosed a page below an unbacked one
-// may not have a copy.
+// refill settles the fetched pages at positions that n already has, and returns how many became its host copies. Under HostPrefixClosed a
+// page below an unbacked one may not have a copy.
 func (t *Tree) refill(n *node, req *InsertHostRequest, f *Freed) (fresh int) {
 	host, flags := t.col(n, colHost), t.col(n, colFlags)
 	for i := max(0, req.From-int(n.start)); i < int(n.pages); i++ {
@@ -179,8 +179,8 @@ func (t *Tree) plantHost(n *node, c HostCheckpoint, f *Freed) {
 	t.setStateHost(n, c.Pool, uint32(c.Page), ByPrefetch)
 }
 
-// WriteThroughCompatible reports whether the host side could have been built under write_through: host copies are prefix-closed and no window or
-// state is on the host without its full page. The text names the first offender. O(pages).
+// WriteThroughCompatible reports whether the host side could have been built under write_through: host copies are prefix-closed and no
+// window or state is on the host without its full page. The text names the first offender. O(pages).
 func (t *Tree) WriteThroughCompatible() (bool, string) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

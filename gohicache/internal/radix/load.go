@@ -9,8 +9,8 @@ import (
 // LoadID names a load-back from BeginLoad to FinishLoad. The zero value is none.
 type LoadID struct{ slot, gen uint32 }
 
-// load is a load in flight. Positions and pages are remembered one by one, because an insert may supersede some and a failed load below may take away others; what the
-// tree still holds is what the load still has to settle.
+// load is a load in flight. Positions and pages are remembered one by one, because an insert may supersede some and a failed load below may
+// take away others; what the tree still holds is what the load still has to settle.
 type load struct {
 	pin     Pin
 	bottom  *node
@@ -32,9 +32,9 @@ type loadState struct {
 	page uint32
 }
 
-// Refresh recomputes what a load for m must bring after other loads, inserts or evictions went by; m stays pinned and Usable stays. ErrPending:
-// something that m needs is already being loaded and m was matched without Join; match again with it. ErrGap: a load that m joined has failed, or its
-// path was cleared; match again. ErrStale: m was released.
+// Refresh recomputes what a load for m must bring after other loads, inserts or evictions went by; m stays pinned and Usable stays.
+// ErrPending: something that m needs is already being loaded and m was matched without Join; match again with it. ErrGap: a load that m
+// joined has failed, or its path was cleared; match again. ErrStale: m was released.
 func (t *Tree) Refresh(m *Match) error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -80,12 +80,12 @@ func (t *Tree) inFlight(m *Match) bool {
 	return false
 }
 
-// BeginLoad publishes the device pages of a load that is queued for m (after Refresh, under a lock of the caller's that keeps other loads and rebinds
-// away in between): full[i] becomes the page of position len(m.Resident)+i, the windows of m.LoadWindows are bound at their positions,
-// states[pool] is the state of that pool (NoVirtualPage where none is loaded; nil without STATE pools). They are pending: matched only
-// with Join, until FinishLoad. The load has pins of its own on device and host, so m may be released. A position that became resident
-// meanwhile keeps the page it has; the load's page for it is appended to surplus and must be freed, by free, at the acknowledgement.
-// On error nothing has changed.
+// BeginLoad publishes the device pages of a load that is queued for m (after Refresh, under a lock of the caller's that keeps other loads
+// and rebinds away in between): full[i] becomes the page of position len(m.Resident)+i, the windows of m.LoadWindows are bound at their
+// positions, states[pool] is the state of that pool (NoVirtualPage where none is loaded; nil without STATE pools). They are pending:
+// matched only with Join, until FinishLoad. The load has pins of its own on device and host, so m may be released. A position that became
+// resident meanwhile keeps the page it has; the load's page for it is appended to surplus and must be freed, by free, at the
+// acknowledgement. On error nothing has changed.
 func (t *Tree) BeginLoad(m *Match, full []ids.VirtualPage, states []ids.VirtualPage, surplus *Freed) (LoadID, error) {
 	if len(full) != len(m.LoadFull) || states != nil && len(states) != len(t.cfg.Pools) {
 		return LoadID{}, fmt.Errorf("%w: %d full pages and %d states for a load of %d pages and %d pools", ErrArgument,
@@ -196,9 +196,9 @@ func (t *Tree) loadState(l *load, n *node, pool int, page uint32, surplus *Freed
 	l.states = append(l.states, loadState{pool, page})
 }
 
-// FinishLoad ends a load. ok: its pages are matchable. Not ok: they are off the books, and so is every load that was stacked on them;
-// host copies are intact. f lists what has to be freed now (what is still pinned and not the load's own follows through DrainOrphans). It returns
-// whether everything the load brought can be matched: ok, unless a load below failed or the path was cleared.
+// FinishLoad ends a load. ok: its pages are matchable. Not ok: they are off the books, and so is every load that was stacked on them; host
+// copies are intact. f lists what has to be freed now (what is still pinned and not the load's own follows through DrainOrphans). It
+// returns whether everything the load brought can be matched: ok, unless a load below failed or the path was cleared.
 func (t *Tree) FinishLoad(id LoadID, ok bool, f *Freed) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

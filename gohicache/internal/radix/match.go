@@ -57,7 +57,8 @@ type Match struct {
 // NeedsLoad reports whether using the whole usable prefix takes a load.
 func (m *Match) NeedsLoad() bool { return m.Usable > m.Ready }
 
-// Match finds the longest usable prefix of tokens and pins it. A partial page at the end is ignored. O(tokens); no allocation once m has grown.
+// Match finds the longest usable prefix of tokens and pins it. A partial page at the end is ignored. O(tokens); no allocation once m has
+// grown.
 func (t *Tree) Match(ns Namespace, tokens []uint32, opt MatchOptions, m *Match) {
 	limit := len(tokens)
 	if !opt.FullHit {
@@ -169,8 +170,8 @@ func (t *Tree) finishMatch(m *Match, b bounds, now uint64) {
 	m.path = path
 }
 
-// spec says what a match with these bounds must pin: FULL on the device over the whole path, the windows and the states of the end, and on the
-// host whatever a load would bring. A hosted window or state goes when its full page goes, so the full pages are pinned with it.
+// spec says what a match with these bounds must pin: FULL on the device over the whole path, the windows and the states of the end, and on
+// the host whatever a load would bring. A hosted window or state goes when its full page goes, so the full pages are pinned with it.
 func (t *Tree) spec(s *pinSpec, m *Match, b bounds) {
 	s.reset(len(t.cfg.Pools))
 	s.ticket = m.ticket

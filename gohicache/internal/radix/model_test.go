@@ -9,8 +9,9 @@ import (
 	"github.com/hicache/hicache/ffi/ids"
 )
 
-// The naive model: a map from whole prefixes to what is where, and an engine that knows which prefix every page was computed for. It is slow, has no nodes, and
-// learns of evictions only from what the tree hands back, so a page that the tree forgets, frees twice or serves for the wrong prefix shows.
+// The naive model: a map from whole prefixes to what is where, and an engine that knows which prefix every page was computed for. It is
+// slow, has no nodes, and learns of evictions only from what the tree hands back, so a page that the tree forgets, frees twice or serves
+// for the wrong prefix shows.
 
 const none = ids.NoVirtualPage
 

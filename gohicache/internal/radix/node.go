@@ -7,8 +7,8 @@ import (
 	"github.com/hicache/hicache/gohicache/internal/policy"
 )
 
-// node is a run of pages with one parent. Pages [0, pools[full].dev) are on the device; every page is on the device or on the host. A root has no
-// pages and stands for a namespace.
+// node is a run of pages with one parent. Pages [0, pools[full].dev) are on the device; every page is on the device or on the host. A root
+// has no pages and stands for a namespace.
 //
 // Fields that change under the shared lock are atomics; the rest changes under the exclusive lock only.
 type node struct {
@@ -151,7 +151,8 @@ func (s *slab) put(n *node) {
 	}
 }
 
-// childTable finds a child by its parent and its first page. One table for the tree: a node with a million children and one with a single child cost the same.
+// childTable finds a child by its parent and its first page. One table for the tree: a node with a million children and one with a single
+// child cost the same.
 type childTable struct {
 	slots  map[uint64]*node
 	seed   uint64

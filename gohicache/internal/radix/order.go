@@ -2,9 +2,9 @@ package radix
 
 import "github.com/hicache/hicache/gohicache/internal/policy"
 
-// Orders of eviction. Each is a persistent heap of exactly the nodes that may give something up at its tier (see candidate). Whoever changes a
-// node under the exclusive lock calls reconcile; whoever changes one under the shared lock marks it dirty, and the next exclusive pass
-// that needs the orders reconciles what is marked.
+// Orders of eviction. Each is a persistent heap of exactly the nodes that may give something up at its tier (see candidate). Whoever
+// changes a node under the exclusive lock calls reconcile; whoever changes one under the shared lock marks it dirty, and the next exclusive
+// pass that needs the orders reconciles what is marked.
 const (
 	orderLeaf      = iota // FULL on the device: leaves of the device tree
 	orderHostLeaf         // FULL on the host: leaves whose tail is on the host only
@@ -131,8 +131,8 @@ func (t *Tree) settle() {
 	}
 }
 
-// order is a heap of nodes with four children an item: half the depth of a binary one, and siblings share cache lines. Items name nodes by id and places are kept
-// in a dense array beside it, so that moving an item touches neither nodes nor the garbage collector.
+// order is a heap of nodes with four children an item: half the depth of a binary one, and siblings share cache lines. Items name nodes by
+// id and places are kept in a dense array beside it, so that moving an item touches neither nodes nor the garbage collector.
 type order struct {
 	items []orderItem
 	place []int32 // by node id: index in items; valid only while the node's bit in listed is set

@@ -6,15 +6,15 @@ import "github.com/hicache/hicache/gohicache/internal/policy"
 // of them is a no-op.
 type Pin struct{ slot, gen uint32 }
 
-// A receipt pins the path of a match, an insert or a transfer. It stores how far up each pool is pinned as a position, not as a node: a split never
-// moves positions and copies the counts to both halves, so climbing from the bottom while a node starts at or after the position meets exactly
-// the nodes that were pinned, or their fragments.
+// A receipt pins the path of a match, an insert or a transfer. It stores how far up each pool is pinned as a position, not as a node: a
+// split never moves positions and copies the counts to both halves, so climbing from the bottom while a node starts at or after the
+// position meets exactly the nodes that were pinned, or their fragments.
 type receipt struct {
 	gen  uint32
 	next uint32 // free list
 	node *node  // bottom: where the path ends; nil: nothing is pinned
-	// By pool: the start of the topmost pinned node, or noPin. FULL on the device is pinned to the root, except by stores, which pin the host alone. A
-	// STATE pool pins the bottom only.
+	// By pool: the start of the topmost pinned node, or noPin. FULL on the device is pinned to the root, except by stores, which pin the
+	// host alone. A STATE pool pins the bottom only.
 	dev, host []int32
 	ticket    policy.Ticket // of the request that it belongs to
 }
@@ -62,8 +62,8 @@ func (p *pinTable) put(slot uint32, r *receipt) {
 	r.next, p.free = p.free, slot+1
 }
 
-// pinSpec says what of a path to pin: the whole path for FULL on the device, and from these positions down for the rest (noPin: not at all).
-// Positions are rounded up the tree to the start of the node that holds them.
+// pinSpec says what of a path to pin: the whole path for FULL on the device, and from these positions down for the rest (noPin: not at
+// all). Positions are rounded up the tree to the start of the node that holds them.
 type pinSpec struct {
 	dev, host [MaxPools]int32
 	ticket    policy.Ticket
@@ -76,8 +76,8 @@ func (s *pinSpec) reset(pools int) {
 	}
 }
 
-// pin takes a receipt for the path that ends at n's end. mu is held, shared is enough. A nil n or a root gives a receipt that pins nothing but is
-// still released once.
+// pin takes a receipt for the path that ends at n's end. mu is held, shared is enough. A nil n or a root gives a receipt that pins nothing
+// but is still released once.
 func (t *Tree) pin(n *node, spec *pinSpec) Pin {
 	t.pinMu.Lock()
 	slot, r := t.pins.take()

@@ -1,6 +1,7 @@
 package radix
 
-// slots is a table of records with generation-checked names. Guarded by Tree.mu held exclusively, except live, which shared holders may read.
+// slots is a table of records with generation-checked names. Guarded by Tree.mu held exclusively, except live, which shared holders may
+// read.
 type slots[T any] struct {
 	items []*slotItem[T]
 	free  []uint32

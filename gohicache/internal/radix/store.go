@@ -21,8 +21,8 @@ type store struct {
 	at     []int32
 }
 
-// BeginStore collects, on the path of p, every page that is on the host, not in storage and not on its way there. They are pinned on the host until
-// FinishStore. It returns false, with no id taken, if there is nothing to do. Tree.Hashes has the keys.
+// BeginStore collects, on the path of p, every page that is on the host, not in storage and not on its way there. They are pinned on the
+// host until FinishStore. It returns false, with no id taken, if there is nothing to do. Tree.Hashes has the keys.
 func (t *Tree) BeginStore(p Pin, s *Store) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

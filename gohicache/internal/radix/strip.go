@@ -6,9 +6,9 @@ import (
 	"github.com/hicache/hicache/ffi/ids"
 )
 
-// A strip is the memory of a run of pages: one allocation with the tokens of all pages, then one column of words for each per-page value, then
-// one word that counts the pages still used by the nodes that share the strip (a split shares it). Tokens never change once a node is in
-// the tree, so they may be read without the lock while the node is pinned.
+// A strip is the memory of a run of pages: one allocation with the tokens of all pages, then one column of words for each per-page value,
+// then one word that counts the pages still used by the nodes that share the strip (a split shares it). Tokens never change once a node is
+// in the tree, so they may be read without the lock while the node is pinned.
 type strip []uint32
 
 // Columns. Window host pages have one column for each SWA pool from colWindowHost on.
@@ -41,7 +41,8 @@ const windowMask = uint32(1<<maxWindowPools-1) << firstWindowBit
 // readyWindows are the presence bits of f whose pages have arrived.
 func readyWindows(f uint32) uint32 { return f & windowMask &^ (f >> pendingShift) }
 
-// newStrip returns a strip with room for at least pages, all of them counted as used and without values; tokens are undefined. It needs no lock of the tree's.
+// newStrip returns a strip with room for at least pages, all of them counted as used and without values; tokens are undefined. It needs no
+// lock of the tree's.
 func (t *Tree) newStrip(pages int) strip {
 	s := t.spares.take(pages, t.pt+t.cols)
 	if s == nil {
@@ -75,8 +76,8 @@ func (t *Tree) unuse(s strip, pages int) {
 	}
 }
 
-// spares keeps strips whose pages are gone, because in a full cache every insert follows an eviction: memory that is warm in the caches of the processor and no work for
-// the garbage collector. Bounded by number and size.
+// spares keeps strips whose pages are gone, because in a full cache every insert follows an eviction: memory that is warm in the caches of
+// the processor and no work for the garbage collector. Bounded by number and size.
 type spares struct {
 	mu    sync.Mutex
 	list  [64]strip

@@ -98,7 +98,8 @@ func referenceRates(t testing.TB) map[string]float64 {
 	return out
 }
 
-// replayBlocks takes a block for one page of one token, so that capacities are in blocks. It is the request loop of a server with one open request: match, evict, insert, release. It returns hit blocks and all blocks.
+// replayBlocks takes a block for one page of one token, so that capacities are in blocks. It is the request loop of a server with one open
+// request: match, evict, insert, release. It returns hit blocks and all blocks.
 func replayBlocks(t testing.TB, reqs [][]uint32, capacity int, p policy.Policy) (hit, total int) {
 	tree, err := New(Config{PageTokens: 1, Pools: []PoolConfig{{Role: Full}}, Policy: p})
 	if err != nil {
@@ -167,7 +168,8 @@ func TestLRUEqualsTheReferenceRates(t *testing.T) {
 	}
 }
 
-// The default policy is never more than 0.002 below LRU, and well above it where LRU thrashes. HICACHE_POLICIES=1 prints the table with every policy.
+// The default policy is never more than 0.002 below LRU, and well above it where LRU thrashes. HICACHE_POLICIES=1 prints the table with
+// every policy.
 func TestAutoAgainstLRU(t *testing.T) {
 	want := referenceRates(t)
 	for _, c := range []struct {
@@ -213,8 +215,8 @@ func TestAutoAgainstLRU(t *testing.T) {
 	}
 }
 
-// In whole-leaf mode the tree does what SGLang's trees (0.5.23, its Python and Rust cores alike) were seen to do on the same tokens: the same hits, and the same leaves go
-// in the same calls.
+// In whole-leaf mode the tree does what SGLang's trees (0.5.23, its Python and Rust cores alike) were seen to do on the same tokens: the
+// same hits, and the same leaves go in the same calls.
 func TestWholeLeafEqualsSGLang(t *testing.T) {
 	for _, c := range []struct {
 		file               string

@@ -22,8 +22,8 @@ func (t *Tree) closeSpace(r *node) {
 	}
 }
 
-// descend walks down from n, whose path and first k pages agree with tokens, and returns the last node that agrees with tokens on at least one page
-// and on how many of its pages. Only the first limit pages of tokens are looked at. A root agrees on no pages.
+// descend walks down from n, whose path and first k pages agree with tokens, and returns the last node that agrees with tokens on at least
+// one page and on how many of its pages. Only the first limit pages of tokens are looked at. A root agrees on no pages.
 func (t *Tree) descend(n *node, k int, tokens []uint32, limit int) (*node, int) {
 	for k == int(n.pages) {
 		at := n.end()
