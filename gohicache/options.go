@@ -35,7 +35,7 @@ type Options struct {
 	WritePolicy WritePolicy
 	// WriteThreshold is the number of requests that must have covered a page before WriteThroughSelective backs it up. Default 2.
 	WriteThreshold int
-	// Eviction names the eviction order: lru, lfu, fifo, mru, filo, slru, priority, tlru. Default lru.
+	// Eviction names the eviction order: lru, auto (probation and lottery), lfu, fifo, mru, filo, slru, priority, tlru. Default lru.
 	Eviction string
 	// WholeLeaf evicts whole leaves of the tree instead of trimming them page by page from their tail. Default false.
 	WholeLeaf bool

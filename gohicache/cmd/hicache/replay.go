@@ -134,7 +134,7 @@ func replayFlags(o *replayOptions) *cli.Flags {
 	f.String(&o.backend, "backend", replay.Backends, "cpu", "cpu moves every byte; null keeps tables and a tag a page, for tiers larger than this machine; cuda has the first GPU write and check every byte")
 	f.Group("policy")
 	f.String(&o.writePolicy, "write-policy", "write_through|write_through_selective|write_back", "write_through", "when pages are copied to the host tier")
-	f.String(&o.eviction, "eviction", "lru|lfu|fifo|mru|filo|slru|priority|tlru", "lru", "which pages leave first")
+	f.String(&o.eviction, "eviction", "lru|auto|lfu|fifo|mru|filo|slru|priority|tlru", "lru", "which pages leave first")
 	f.Int(&o.idlePages, "idle-pages", "pages", 256, "compaction moves at most so many at each idle point, between two requests; 0: only when room is short")
 	f.String(&o.settle, "settle", "auto|on|off", "auto", "wait at each idle point until no copy is in flight: a run with one open request then repeats exactly, but nothing overlaps; auto: on with --concurrency 1")
 	f.Int(&o.copyThreads, "copy-threads", "threads", 1, "copy workers a direction")
