@@ -166,7 +166,8 @@ Status Arena::State::resize_to(uint64_t new_bytes, ErrorDetail *error) {
       const Status status = fits_packed ? HICACHE_MOVES_BLOCKED : HICACHE_NO_CAPACITY;
       uint64_t used = sink_bytes;
       for (uint32_t i = 0; i < chain_count; i++) used += pools[chain_pools[i]].used() * pools[chain_pools[i]].page_bytes;
-      fail(error, status, HICACHE_NO_POOL, "%s: %s in %llu bytes", tier(), fits_packed ? "pages that may not move keep it from ending" : "its pages do not fit",
+      fail(error, status, HICACHE_NO_POOL, "%s: %s in %llu bytes", tier(),
+           fits_packed ? "pages that may not move keep it from ending" : "its pages do not fit",
            static_cast<unsigned long long>(new_bytes));
       if (error != nullptr) {
         error->need_bytes = used;

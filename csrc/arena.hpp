@@ -26,29 +26,29 @@ struct PoolSpec {
   uint32_t role = HICACHE_ROLE_FULL;
   uint32_t direction = HICACHE_DIRECTION_AUTO; // AUTO is resolved by open(); see Arena::info.
   uint32_t page_tokens = 1;
-  uint32_t window_tokens = 0;      // SWA only.
+  uint32_t window_tokens = 0; // SWA only.
   uint64_t page_bytes = 0;
-  uint32_t virtual_page_count = 0; // As in hicache_pool_options_t.
+  uint32_t virtual_page_count = 0;       // As in hicache_pool_options_t.
   uint32_t zeroing = HICACHE_ZERO_NEVER; // Resolved: not DEFAULT.
-  bool is_static = false;          // Outside the chain: own pages, physical id == virtual id.
+  bool is_static = false;                // Outside the chain: own pages, physical id == virtual id.
 };
 
 struct ArenaOptions {
-  std::vector<PoolSpec> pools;    // 1..16, in the order of the ABI's pool numbers.
+  std::vector<PoolSpec> pools; // 1..16, in the order of the ABI's pool numbers.
   uint64_t bytes = 0;
-  uint64_t bytes_max = 0;         // Range that resize may use; 0 = bytes. Tables are sized for it.
-  bool host = false;              // Host rules: no sink; every pool names its own pages, lowest free name first; pages are handed out
-                                  // nearest the pool's own end first (device: ascending); marks of ids and messages say host.
+  uint64_t bytes_max = 0; // Range that resize may use; 0 = bytes. Tables are sized for it.
+  bool host = false;      // Host rules: no sink; every pool names its own pages, lowest free name first; pages are handed out
+                          // nearest the pool's own end first (device: ascending); marks of ids and messages say host.
   uint32_t compaction = HICACHE_COMPACTION_LAZY;
   uint32_t placement = HICACHE_PLACEMENT_BEST;
   uint32_t request_tokens_max = 0; // open() refuses (INFEASIBLE) if one request of so many tokens can never fit; 0: one page a pool.
   uint32_t reservation_max = 1024;
   uint32_t lease_max = 4096;
   uint32_t step_max = 256;
-  uint64_t held_pages_max = 0;    // Page entries of all holders together; 0 = 4 × the pages that can be in use at once, at least 64 Ki.
-  uint32_t engine_serial = 0;     // Mixed into ids, so that those of another engine are stale here.
-  bool ignore_pins = false;       // HICACHE_SABOTAGE_IGNORE_PINS; only in builds with HICACHE_SABOTAGE.
-  Mover *mover = nullptr;         // Borrowed; null moves tables only.
+  uint64_t held_pages_max = 0; // Page entries of all holders together; 0 = 4 × the pages that can be in use at once, at least 64 Ki.
+  uint32_t engine_serial = 0;  // Mixed into ids, so that those of another engine are stale here.
+  bool ignore_pins = false;    // HICACHE_SABOTAGE_IGNORE_PINS; only in builds with HICACHE_SABOTAGE.
+  Mover *mover = nullptr;      // Borrowed; null moves tables only.
 };
 
 // A list of pinned pages of one holder, in the arena's entry slab. The engine keeps one per ticket and arena. Plain data; must go back
@@ -78,11 +78,11 @@ struct ArenaCounters {
   uint64_t pages_taken = 0, pages_freed = 0;
   uint64_t reservations = 0, cancels = 0, binds = 0;
   uint64_t moves = 0, moved_bytes = 0;
-  uint64_t moves_blocked = 0;   // Takes refused because pinned pages could not move.
+  uint64_t moves_blocked = 0; // Takes refused because pinned pages could not move.
   uint64_t zeroed_bytes = 0;
   uint64_t fence_waits_moves = 0, fence_waits_zeroes = 0; // Marks handed to the mover.
   uint64_t fence_waits_takes = 0;                         // Stays 0: takes and frees wait for nothing.
-  uint64_t fence_overflows = 0; // Pages whose fences were widened because the overflow table was full.
+  uint64_t fence_overflows = 0;                           // Pages whose fences were widened because the overflow table was full.
   uint64_t capacity_recomputes = 0;
   uint64_t leases_total = 0, steps_total = 0;
 };
@@ -105,8 +105,8 @@ public:
 
   Status reserve(std::span<const Take> takes, hicache_reservation_t *reservation_out, ErrorDetail *error);
   Status cancel(hicache_reservation_t reservation, ErrorDetail *error);
-  Status reservation_pages(hicache_reservation_t reservation, uint32_t pool, uint32_t *ppages_out, uint32_t capacity,
-                           uint32_t *count_out, ErrorDetail *error) const;
+  Status reservation_pages(hicache_reservation_t reservation, uint32_t pool, uint32_t *ppages_out, uint32_t capacity, uint32_t *count_out,
+                           ErrorDetail *error) const;
 
   // The bind half of hicache_load: names the reserved pages by `copies` (device_page of each) and `binds`, gives the rest back, ends the
   // reservation. The pages of `copies` stay pinned in *pins (which must be empty) and their places go to places_out[copies.size()].
@@ -154,8 +154,8 @@ public:
   Status set_compaction(uint32_t compaction, ErrorDetail *error);
   Status fits(std::span<const hicache_demand_t> demands, ErrorDetail *error);
   Status capacity(uint32_t pool, hicache_capacity_t *capacity_out, ErrorDetail *error);
-  Status reclaim_plan(std::span<const hicache_demand_t> demands, const uint64_t *evictable_pages, uint32_t preference,
-                      uint64_t *quotas_out, ErrorDetail *error);
+  Status reclaim_plan(std::span<const hicache_demand_t> demands, const uint64_t *evictable_pages, uint32_t preference, uint64_t *quotas_out,
+                      ErrorDetail *error);
   // Geometry only: the engine backs or unbacks the memory. Live pages above the new end have moved when it returns OK.
   Status resize(uint64_t bytes, ErrorDetail *error);
 

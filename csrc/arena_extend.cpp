@@ -9,10 +9,10 @@ namespace {
 
 // What one sequence needs.
 struct Growth {
-  uint32_t tail_tokens = 0;   // Tokens in the partial tail page; 0 if there is none.
-  uint32_t page_total = 0;    // Pages after the call.
-  uint32_t new_pages = 0;     // Appended.
-  uint32_t first_window = 0;  // Appended pages from this index of the sequence on get a window page.
+  uint32_t tail_tokens = 0;  // Tokens in the partial tail page; 0 if there is none.
+  uint32_t page_total = 0;   // Pages after the call.
+  uint32_t new_pages = 0;    // Appended.
+  uint32_t first_window = 0; // Appended pages from this index of the sequence on get a window page.
   bool copies_tail = false;
   uint64_t token_total = 0;
 
@@ -41,7 +41,8 @@ Status Arena::State::check_sequence(const Pool &owner, const hicache_sequence_t 
     return fail(error, HICACHE_INVALID_ARGUMENT, owner.index, "sequence %u: %s", number, what);
   };
   if ((sequence.flags & ~HICACHE_SEQUENCE_COPY_TAIL) != 0) return refuse_field("unknown flags");
-  if (uint64_t{sequence.token_count} + sequence.new_token_count > UINT32_MAX) return refuse_field("token_count + new_token_count passes 2^32 - 1");
+  if (uint64_t{sequence.token_count} + sequence.new_token_count > UINT32_MAX)
+    return refuse_field("token_count + new_token_count passes 2^32 - 1");
   const uint64_t pages_now = (uint64_t{sequence.token_count} + owner.page_tokens - 1) / owner.page_tokens;
   if (sequence.vpage_count != pages_now) return refuse_field("vpage_count does not fit token_count");
   const Growth growth = growth_of(sequence, owner.page_tokens);

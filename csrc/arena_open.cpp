@@ -49,7 +49,8 @@ Status Arena::State::set_up_groups(ErrorDetail *error) {
   uint32_t full = HICACHE_NO_POOL;
   for (const Pool &pool : pools) {
     if (pool.role != HICACHE_ROLE_FULL) continue;
-    if (full != HICACHE_NO_POOL) return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "pools %u and %u are both FULL", full, pool.index);
+    if (full != HICACHE_NO_POOL)
+      return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "pools %u and %u are both FULL", full, pool.index);
     full = pool.index;
   }
   for (Pool &pool : pools) {
@@ -57,8 +58,8 @@ Status Arena::State::set_up_groups(ErrorDetail *error) {
     if (full == HICACHE_NO_POOL)
       return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "pool %u is SWA, but there is no FULL pool to name its pages", pool.index);
     if (pool.page_tokens != pools[full].page_tokens)
-      return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "pool %u: page_tokens is %u, in its group's FULL pool %u it is %u", pool.index,
-                  pool.page_tokens, full, pools[full].page_tokens);
+      return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "pool %u: page_tokens is %u, in its group's FULL pool %u it is %u",
+                  pool.index, pool.page_tokens, full, pools[full].page_tokens);
     pool.owner = full;
     pools[full].window_bits |= 1u << pool.index;
   }
@@ -75,8 +76,8 @@ Status Arena::State::set_up_chain(ErrorDetail *error) {
     uint32_t *end = pool.direction == HICACHE_DIRECTION_UP ? &up : pool.direction == HICACHE_DIRECTION_DOWN ? &down : nullptr;
     if (end == nullptr) continue;
     if (*end != HICACHE_NO_POOL)
-      return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "pools %u and %u have the same direction, %s; an arena has one such end", *end,
-                  pool.index, end == &up ? "up" : "down");
+      return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "pools %u and %u have the same direction, %s; an arena has one such end",
+                  *end, pool.index, end == &up ? "up" : "down");
     *end = pool.index;
   }
   // AUTO: a lone pool and FULL go down, the first STATE, or else SWA, goes up, the others float.
@@ -120,17 +121,20 @@ Status Arena::State::set_up_places(const ArenaOptions &options, ErrorDetail *err
     const uint32_t wanted = options.pools[pool.index].virtual_page_count;
     if (pool.is_static) {
       if (wanted == 0 || wanted >= kPageCountMax)
-        return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "static pool %u: virtual_page_count must be in [1, %u)", pool.index, kPageCountMax);
+        return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "static pool %u: virtual_page_count must be in [1, %u)", pool.index,
+                    kPageCountMax);
       pool.first_page = host ? 0 : 1;
       pool.page_count = pool.page_count_max = wanted;
     }
     if (wanted >= kPageCountMax)
-      return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "pool %u: virtual_page_count is %u; at most %u", pool.index, wanted, kPageCountMax - 1);
+      return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "pool %u: virtual_page_count is %u; at most %u", pool.index, wanted,
+                  kPageCountMax - 1);
     pool.first_id = pool.first_page;
     pool.names_grow = wanted == 0;
     pool.id_count = wanted == 0 ? pool.page_count : wanted;
     if (wanted != 0 && wanted <= pool.first_id)
-      return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "pool %u: virtual_page_count is %u; ids start at %u", pool.index, wanted, pool.first_id);
+      return fail(error, HICACHE_INVALID_ARGUMENT, pool.index, "pool %u: virtual_page_count is %u; ids start at %u", pool.index, wanted,
+                  pool.first_id);
   }
   for (Pool &pool : pools) {
     if (pool.owns_ids()) continue;
@@ -169,8 +173,9 @@ Status Arena::State::check_floor(uint32_t request_tokens, ErrorDetail *error) co
                                                   static_cast<unsigned long long>(pool.page_bytes)));
   }
   if (fits && chain_fits(snapshot(false), in_chain(demand), Hull::kNone)) return HICACHE_OK;
-  fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "%s: a request of %u tokens needs %llu of %llu bytes: sink %llu%s", tier(), request_tokens,
-       static_cast<unsigned long long>(need), static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(sink_bytes), items);
+  fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "%s: a request of %u tokens needs %llu of %llu bytes: sink %llu%s", tier(),
+       request_tokens, static_cast<unsigned long long>(need), static_cast<unsigned long long>(bytes),
+       static_cast<unsigned long long>(sink_bytes), items);
   if (error != nullptr) {
     error->need_bytes = need;
     error->have_bytes = bytes;
@@ -230,7 +235,9 @@ Status Arena::State::set_up(const ArenaOptions &options, ErrorDetail *error) {
   mover = options.mover;
   bytes = options.bytes;
   bytes_max = options.bytes_max == 0 ? options.bytes : options.bytes_max;
-  const auto refuse_field = [&](const char *what) { return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "%s: %s", tier(), what); };
+  const auto refuse_field = [&](const char *what) {
+    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "%s: %s", tier(), what);
+  };
   if (options.pools.empty() || options.pools.size() > kPoolMax) return refuse_field("pool_count must be in [1, 16]");
   if (bytes_max < bytes) return refuse_field("the largest size is below the size");
   if (bytes_max >> 63 != 0) return refuse_field("the size passes 2^63 - 1");
@@ -248,8 +255,7 @@ Status Arena::State::set_up(const ArenaOptions &options, ErrorDetail *error) {
   if (const Status status = set_up_groups(error); status != HICACHE_OK) return status;
   if (const Status status = set_up_chain(error); status != HICACHE_OK) return status;
   if (const Status status = set_up_places(options, error); status != HICACHE_OK) return status;
-  for (Pool &pool : pools)
-    pool.low = pool.high = pool.direction == HICACHE_DIRECTION_UP ? pool.first_page : pool.page_count;
+  for (Pool &pool : pools) pool.low = pool.high = pool.direction == HICACHE_DIRECTION_UP ? pool.first_page : pool.page_count;
   if (const Status status = check_floor(options.request_tokens_max, error); status != HICACHE_OK) return status;
   set_up_tables(options);
   return HICACHE_OK;

@@ -126,7 +126,8 @@ void Arena::State::adopt_shortfall(const Demand &demand) {
   }
 }
 
-// The common case without a division: only ends are short of holes, and what they want lies free before their frontiers. False says nothing.
+// The common case without a division: only ends are short of holes, and what they want lies free before their frontiers. False says
+// nothing.
 bool Arena::State::ends_can_grow(const Demand &demand) const {
   uint64_t end_byte = 0;
   for (uint32_t i = 0; i < chain_count; i++) {
@@ -229,7 +230,8 @@ Status Arena::reclaim_plan(std::span<const hicache_demand_t> demands, const uint
                            uint64_t *quotas_out, ErrorDetail *error) {
   const State &s = *state_;
   if (preference > HICACHE_RECLAIM_SWA_FIRST)
-    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "preference is %u; it may be 0 (full first) or 1 (swa first)", preference);
+    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "preference is %u; it may be 0 (full first) or 1 (swa first)",
+                preference);
   Demand demand;
   for (const hicache_demand_t &line : demands) {
     if (const Status status = s.check_pool(line.pool, error); status != HICACHE_OK) return status;
@@ -240,7 +242,8 @@ Status Arena::reclaim_plan(std::span<const hicache_demand_t> demands, const uint
   // Names and static pages: a page given back brings one of each.
   for (const Pool &pool : s.pools) {
     if (!pool.is_static && !pool.owns_ids()) continue;
-    const uint64_t room = pool.is_static ? std::min<uint64_t>(pool.holes.size(), pool.owns_ids() ? pool.ids.size() : UINT32_MAX) : pool.ids.size();
+    const uint64_t room =
+        pool.is_static ? std::min<uint64_t>(pool.holes.size(), pool.owns_ids() ? pool.ids.size() : UINT32_MAX) : pool.ids.size();
     const uint64_t wanted = demand.pages[pool.index];
     if (wanted <= room) continue;
     quotas[pool.index] = wanted - room;

@@ -71,7 +71,8 @@ struct Arena::State {
   Chain snapshot(bool with_pins) const; // O(pools · log64 pages).
   ChainDemand in_chain(const Demand &demand) const;
   const char *tier() const { return host ? "host arena" : "device arena"; }
-  // Free bytes between the pool's span and its neighbours' (or the arena's ends). A float without a span has the whole region on both sides.
+  // Free bytes between the pool's span and its neighbours' (or the arena's ends). A float without a span has the whole region on both
+  // sides.
   void gaps(const Pool &pool, uint64_t *low_bytes_out, uint64_t *high_bytes_out) const;
   // INVALID_ARGUMENT if there is no such pool.
   Status check_pool(uint32_t pool, ErrorDetail *error) const;
@@ -123,14 +124,16 @@ struct Arena::State {
   uint32_t unpin_list(PinList *pins); // Empties it. Returns the bits of the pools that got holes: the caller settles them.
   uint32_t unpin_entries(const PinList &pins);
   Status pin_pages(std::span<const hicache_pages_t> lines, PinList *pins, uint32_t *places_out, ErrorDetail *error);
-  Status pin_one(uint32_t pool, uint32_t v, PinList *pins, uint32_t *place_out, ErrorDetail *error);
+  Status pinnable(uint32_t pool, uint32_t v, uint32_t *place_out, ErrorDetail *error) const; // Has a page, with room for more pins.
 
   // ---- fences ----
   bool fenced() const { return !host; }
   void join_fence(Pool *pool, uint32_t p, FenceMark mark);
   void set_fence(Pool *pool, uint32_t p, FenceMark mark); // In place of what there was: the mark's work has waited for it.
   void collect_fence(const Pool &pool, uint32_t p, WaitSet *waits) const {
-    if (fenced()) overflow.collect(pool.fences[p], streams, waits);
+    if (!fenced()) return;
+    const PageFence fence = pool.fences[p];
+    if (fence && !waits->leaves_out(fence.slot())) overflow.collect(fence, streams, waits);
   }
 
   // ---- arena_extend.cpp ----
@@ -154,10 +157,11 @@ struct Arena::State {
   Status queue_copy(Pool *pool, uint32_t source, uint32_t destination, uint32_t token_count, ErrorDetail *error);
   Status flush_copies(ErrorDetail *error);
   Status check_frees(std::span<const hicache_pages_t> frees, ErrorDetail *error);
-  // Free names of a group in all its pools; their pages in one pool (a tombstone is left as it is). Return the bits of the pools that got holes.
+  // Free names of a group in all its pools; their pages in one pool (a tombstone is left as it is). Return the bits of the pools that got
+  // holes.
   uint32_t free_names(Pool *owner, const uint32_t *vpages, uint32_t count);
   uint32_t free_in_pool(Pool *pool, const uint32_t *vpages, uint32_t count);
-  void give_name(Pool *owner, uint32_t v); // Or withholds it, as long as a static page of it is touched.
+  void give_name(Pool *owner, uint32_t v);                // Or withholds it, as long as a static page of it is touched.
   void release_static_name(const Pool &pool, uint32_t p); // A static page has left quarantine.
 };
 

@@ -64,8 +64,9 @@ Status Arena::State::check_takes(std::span<const Take> takes, bool reserving, De
     if (take.page_count == 0 || pool.owns_ids() || reserving) continue;
     if (take.vpages == nullptr) {
       if (take.page_count > demand_out->pages[pool.owner])
-        return fail(error, HICACHE_INVALID_ARGUMENT, take.pool, "pool %u: %u window pages without vpages, but the call takes %u pages of pool %u",
-                    take.pool, take.page_count, demand_out->pages[pool.owner], pool.owner);
+        return fail(error, HICACHE_INVALID_ARGUMENT, take.pool,
+                    "pool %u: %u window pages without vpages, but the call takes %u pages of pool %u", take.pool, take.page_count,
+                    demand_out->pages[pool.owner], pool.owner);
     } else if (take.page_count > pool.id_count) { // A name would have to occur twice: no need to read them.
       return fail(error, HICACHE_INVALID_ARGUMENT, take.pool, "pool %u: page_count %u is more than there are virtual pages", take.pool,
                   take.page_count);
@@ -178,7 +179,8 @@ Status Arena::State::bind_last(Pool *pool, uint32_t count, std::span<const Take>
     if (take.pool != pool->owner) continue;
     const auto skipped = static_cast<uint32_t>(std::min<uint64_t>(skip, take.page_count));
     skip -= skipped;
-    if (const Status status = bind_names(pool, take.vpages + skipped, take.page_count - skipped, error); status != HICACHE_OK) return status;
+    if (const Status status = bind_names(pool, take.vpages + skipped, take.page_count - skipped, error); status != HICACHE_OK)
+      return status;
   }
   return HICACHE_OK;
 }

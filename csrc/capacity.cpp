@@ -88,9 +88,7 @@ struct Reclaim {
   const ChainDemand &demand;
   Hull hull;
 
-  void set(uint32_t position, uint64_t quota) {
-    chain.pools[position].used = before.pools[position].used - static_cast<uint32_t>(quota);
-  }
+  void set(uint32_t position, uint64_t quota) { chain.pools[position].used = before.pools[position].used - static_cast<uint32_t>(quota); }
   bool fits() const { return chain_fits(chain, demand, hull); }
 
   // How many bytes too long the chain is, hulls in place: what a quota has to bring, give or take the rounding to page grids.

@@ -43,8 +43,13 @@ void Arena::State::set_fence(Pool *pool, uint32_t p, FenceMark mark) {
 }
 
 void Arena::State::join_fence(Pool *pool, uint32_t p, FenceMark mark) {
+  PageFence &fence = pool->fences[p];
+  if (!fence || fence.slot() == mark.slot()) { // The common case: one stream.
+    fence = PageFence::of(mark);
+    return;
+  }
   bool widened = false;
-  pool->fences[p] = overflow.join(pool->fences[p], mark, streams, &widened);
+  fence = overflow.join(fence, mark, streams, &widened);
   if (widened) counters.fence_overflows++;
 }
 

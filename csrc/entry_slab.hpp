@@ -34,7 +34,8 @@ public:
 
   // Likewise, once these two lists have been released.
   bool has_room_after(const PinList &first, const PinList &second, uint64_t entries) const {
-    const uint64_t released = (uint64_t{first.count} + kChunkEntries - 1) / kChunkEntries + (uint64_t{second.count} + kChunkEntries - 1) / kChunkEntries;
+    const uint64_t released =
+        (uint64_t{first.count} + kChunkEntries - 1) / kChunkEntries + (uint64_t{second.count} + kChunkEntries - 1) / kChunkEntries;
     return (entries + kChunkEntries - 1) / kChunkEntries <= free_chunks() + released;
   }
 

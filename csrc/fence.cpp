@@ -8,9 +8,7 @@ namespace {
 constexpr uint32_t kIndexSize = 8192; // At most half full.
 static_assert(kIndexSize >= 2 * Streams::kSlotMax);
 
-uint32_t bucket_of(uint64_t stream) {
-  return static_cast<uint32_t>((stream * 0x9e3779b97f4a7c15ull) >> 40) & (kIndexSize - 1);
-}
+uint32_t bucket_of(uint64_t stream) { return static_cast<uint32_t>((stream * 0x9e3779b97f4a7c15ull) >> 40) & (kIndexSize - 1); }
 
 } // namespace
 
@@ -130,7 +128,7 @@ void FenceOverflow::drop_list(uint32_t head) {
   }
 }
 
-void FenceOverflow::collect_some(PageFence fence, const Streams &streams, WaitSet *waits) const {
+void FenceOverflow::collect(PageFence fence, const Streams &streams, WaitSet *waits) const {
   if (fence.slot() == PageFence::kAllSlot) {
     for (uint32_t slot = kMoverSlot; slot < streams.used(); slot++) waits->add(streams.latest(slot), streams);
     return;

@@ -10,8 +10,8 @@
 
 namespace hicache {
 
-// What a page remembers: a stream slot (12 bits) and the low 20 bits of a sequence, or a list of several streams. A page that a stream has not
-// used for 2^20 steps is taken for used later than it was: a wait on that stream that is longer than need be, never one too few.
+// What a page remembers: a stream slot (12 bits) and the low 20 bits of a sequence, or a list of several streams. A page that a stream has
+// not used for 2^20 steps is taken for used later than it was: a wait on that stream that is longer than need be, never one too few.
 struct PageFence {
   uint32_t bits = 0; // 0: no fence.
 
@@ -72,12 +72,13 @@ public:
   void open();
   void clear(uint32_t except_slot);
   void add(FenceMark mark, const Streams &streams);
+  bool leaves_out(uint32_t slot) const { return slot == except_slot_; }
   std::span<const FenceMark> marks() const { return marks_; }
   uint64_t bytes() const { return best_.size() * sizeof(uint32_t) + marks_.capacity() * sizeof(FenceMark); }
 
 private:
-  std::vector<FenceMark> marks_;  // Capacity reserved: at most one a slot.
-  std::vector<uint32_t> best_;    // Per slot, 1 + index into marks_; 0 none.
+  std::vector<FenceMark> marks_; // Capacity reserved: at most one a slot.
+  std::vector<uint32_t> best_;   // Per slot, 1 + index into marks_; 0 none.
   uint32_t except_slot_ = 0;
 };
 
@@ -95,9 +96,7 @@ public:
     if (fence.slot() == PageFence::kListSlot) drop_list(fence.low());
   }
   // Adds all its pending marks to `waits`.
-  void collect(PageFence fence, const Streams &streams, WaitSet *waits) const {
-    if (fence) collect_some(fence, streams, waits);
-  }
+  void collect(PageFence fence, const Streams &streams, WaitSet *waits) const;
 
 private:
   static constexpr uint32_t kEnd = UINT32_MAX;
@@ -107,7 +106,6 @@ private:
   };
   uint32_t take_node(FenceMark mark, uint32_t next);
   void drop_list(uint32_t head);
-  void collect_some(PageFence fence, const Streams &streams, WaitSet *waits) const;
 
   std::vector<Node> nodes_;
   uint32_t free_head_ = kEnd;

@@ -5,8 +5,8 @@
 
 namespace hicache {
 
-// Hands out `count` holes of a pool that has as many. An up end and a float give their lowest, a down end its highest: those nearest its own
-// end. The device hands them out ascending, so that pages of one take make ascending runs; the host nearest the end first.
+// Hands out `count` holes of a pool that has as many. An up end and a float give their lowest, a down end its highest: those nearest its
+// own end. The device hands them out ascending, so that pages of one take make ascending runs; the host nearest the end first.
 class FrameSource {
 public:
   FrameSource() = default;

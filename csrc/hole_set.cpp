@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t kAll = ~uint64_t{0};
 
-constexpr uint64_t from_bit(uint32_t i) { return kAll << (i & 63); }        // Bits >= i of its word.
+constexpr uint64_t from_bit(uint32_t i) { return kAll << (i & 63); }         // Bits >= i of its word.
 constexpr uint64_t up_to_bit(uint32_t i) { return kAll >> (63 - (i & 63)); } // Bits <= i of its word.
 uint32_t low_bit(uint64_t word) { return static_cast<uint32_t>(std::countr_zero(word)); }
 uint32_t high_bit(uint64_t word) { return 63 - static_cast<uint32_t>(std::countl_zero(word)); }

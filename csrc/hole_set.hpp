@@ -79,7 +79,7 @@ private:
   void clear_upward(uint32_t word); // Level-0 word `word` has just become zero.
 
   std::vector<uint64_t> words_;
-  uint32_t offset_[kLevels] = {};     // Of each level in words_.
+  uint32_t offset_[kLevels] = {}; // Of each level in words_.
   uint32_t word_count_[kLevels] = {};
   uint32_t level_count_ = 0;
   uint32_t capacity_ = 0;

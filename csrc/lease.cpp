@@ -1,21 +1,22 @@
 // Pins: who may rely on a page staying where it is and allocated. Leases, open steps and tickets count per physical page; a page moves and
 // is handed out again only when nobody is left.
+#include <algorithm>
+
 #include "arena_state.hpp"
 
 namespace hicache {
 
 // ---- Pins ----
 
-Status Arena::State::pin_one(uint32_t pool_number, uint32_t v, PinList *pins, uint32_t *place_out, ErrorDetail *error) {
-  Pool &pool = pools[pool_number];
+Status Arena::State::pinnable(uint32_t pool_number, uint32_t v, uint32_t *place_out, ErrorDetail *error) const {
+  const Pool &pool = pools[pool_number];
   if (!pool.names(v) || !pool.table.mapped(v))
     return fail(error, HICACHE_NOT_MAPPED, pool_number, "%s, pool %u: page %u has no page", tier(), pool_number, v);
   const uint32_t frame = pool.table.v2p(v);
-  if (pool.pins[frame] == Pool::kPinMax)
-    return fail(error, HICACHE_LIMIT, pool_number, "%s, pool %u: page %u is held %u times", tier(), pool_number, v, uint32_t{Pool::kPinMax});
-  pool.pin(frame, ignore_pins);
-  slab.append(pins, EntrySlab::entry(pool_number, frame));
-  if (place_out != nullptr) *place_out = frame;
+  if (pool.pins[frame] > Pool::kPinMax)
+    return fail(error, HICACHE_LIMIT, pool_number, "%s, pool %u: page %u is held %u times", tier(), pool_number, v,
+                uint32_t{pool.pins[frame]});
+  *place_out = frame;
   return HICACHE_OK;
 }
 
@@ -28,13 +29,21 @@ Status Arena::State::pin_pages(std::span<const hicache_pages_t> lines, PinList *
   if (!slab.has_room(total))
     return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "%s: no room to hold %llu more pages (held_pages_max)", tier(),
                 static_cast<unsigned long long>(total));
-  uint64_t done = 0;
   for (const hicache_pages_t &line : lines) {
-    for (uint32_t i = 0; i < line.page_count; i++, done++) {
-      const Status status = pin_one(line.pool, line.vpages[i], pins, places_out == nullptr ? nullptr : places_out + done, error);
-      if (status == HICACHE_OK) continue;
-      unpin_list(pins); // Nothing was freed meanwhile: no page changes state by this.
-      return status;
+    Pool &pool = pools[line.pool];
+    for (uint32_t done = 0; done < line.page_count;) {
+      const uint32_t run = std::min(line.page_count - done, Pool::kPinRun);
+      uint32_t frames[Pool::kPinRun];
+      for (uint32_t i = 0; i < run; i++) {
+        const Status status = pinnable(line.pool, line.vpages[done + i], &frames[i], error);
+        if (status == HICACHE_OK) continue;
+        unpin_list(pins); // Nothing was freed meanwhile: no page changes state by this.
+        return status;
+      }
+      pool.pin_all(frames, run, ignore_pins);
+      for (uint32_t i = 0; i < run; i++) slab.append(pins, EntrySlab::entry(line.pool, frames[i]));
+      if (places_out != nullptr) places_out = std::copy_n(frames, run, places_out);
+      done += run;
     }
   }
   epoch++;
@@ -43,14 +52,21 @@ Status Arena::State::pin_pages(std::span<const hicache_pages_t> lines, PinList *
 
 // Returns the bits of the pools in which quarantined pages have become holes.
 uint32_t Arena::State::unpin_entries(const PinList &pins) {
-  uint32_t changed = 0;
+  uint32_t changed = 0, frames[Pool::kPinRun], holes[Pool::kPinRun], run = 0, run_pool = 0;
+  const auto unpin_run = [&] {
+    Pool &pool = pools[run_pool];
+    const uint32_t hole_count = pool.unpin_all(frames, run, holes);
+    run = 0;
+    if (hole_count == 0) return;
+    changed |= 1u << run_pool;
+    for (uint32_t i = 0; i < hole_count && pool.is_static; i++) release_static_name(pool, holes[i]);
+  };
   slab.each(pins, [&](uint32_t entry) {
-    Pool &pool = pools[EntrySlab::pool_of(entry)];
-    const uint32_t frame = EntrySlab::page_of(entry);
-    if (!pool.unpin(frame)) return;
-    changed |= 1u << pool.index;
-    if (pool.is_static) release_static_name(pool, frame);
+    if (run == Pool::kPinRun || (run > 0 && EntrySlab::pool_of(entry) != run_pool)) unpin_run();
+    run_pool = EntrySlab::pool_of(entry);
+    frames[run++] = EntrySlab::page_of(entry);
   });
+  if (run > 0) unpin_run();
   return changed;
 }
 
@@ -71,10 +87,12 @@ Status Arena::pin_copies(std::span<const hicache_copy_t> copies, PinList *pins, 
   s.caller_waits.clear(0);
   for (size_t i = 0; i < copies.size(); i++) {
     const uint32_t v = s.host ? copies[i].host_page : copies[i].device_page;
-    if (const Status status = s.pin_one(copies[i].pool, v, pins, &places_out[i], error); status != HICACHE_OK) {
+    if (const Status status = s.pinnable(copies[i].pool, v, &places_out[i], error); status != HICACHE_OK) {
       s.unpin_list(pins);
       return status;
     }
+    s.pools[copies[i].pool].pin_all(&places_out[i], 1, s.ignore_pins);
+    s.slab.append(pins, EntrySlab::entry(copies[i].pool, places_out[i]));
     s.collect_fence(s.pools[copies[i].pool], places_out[i], &s.caller_waits);
   }
   s.epoch++;
@@ -102,8 +120,7 @@ Status Arena::lease_acquire(std::span<const hicache_pages_t> pages, hicache_leas
 Status Arena::lease_acquire_places(std::span<const hicache_pages_t> pages, uint32_t *places_out, hicache_lease_t *lease_out,
                                    ErrorDetail *error) {
   State &s = *state_;
-  if (s.leases.full())
-    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "%s: all %u leases are in use", s.tier(), s.leases.capacity());
+  if (s.leases.full()) return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "%s: all %u leases are in use", s.tier(), s.leases.capacity());
   PinList pins;
   if (const Status status = s.pin_pages(pages, &pins, places_out, error); status != HICACHE_OK) return status;
   LeaseRecord *record;
@@ -128,16 +145,14 @@ Status Arena::step_open(uint64_t stream, std::span<const hicache_pages_t> pages,
                         std::span<const FenceMark> *waits, ErrorDetail *error) {
   State &s = *state_;
   if (s.host) return fail(error, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "steps are of the device tier");
-  if (s.steps.full())
-    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "all %u steps are open", s.steps.capacity());
+  if (s.steps.full()) return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "all %u steps are open", s.steps.capacity());
   const uint32_t slot = s.streams.slot_of(stream);
   if (slot == 0) return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "more than %u streams with unfinished steps", Streams::kSlotMax - 2);
   PinList pins;
   if (const Status status = s.pin_pages(pages, &pins, nullptr, error); status != HICACHE_OK) return status;
   s.caller_waits.clear(slot); // Its own stream keeps its order by itself.
-  s.slab.each(pins, [&](uint32_t entry) {
-    s.collect_fence(s.pools[EntrySlab::pool_of(entry)], EntrySlab::page_of(entry), &s.caller_waits);
-  });
+  s.slab.each(pins,
+              [&](uint32_t entry) { s.collect_fence(s.pools[EntrySlab::pool_of(entry)], EntrySlab::page_of(entry), &s.caller_waits); });
   if (waits != nullptr) *waits = s.caller_waits.marks();
   StepRecord *record;
   *step_out = s.steps.insert(&record);

@@ -78,7 +78,8 @@ struct Pool {
     table.bind_all(vpages, frames, count);
     live += count;
 #ifdef HICACHE_SABOTAGE
-    for (uint32_t i = 0; i < count; i++) pins[frames[i]] > 0 ? held.insert(frames[i]) : movable.insert(frames[i]); // Pins left by IGNORE_PINS.
+    for (uint32_t i = 0; i < count; i++)
+      pins[frames[i]] > 0 ? held.insert(frames[i]) : movable.insert(frames[i]); // Pins left by IGNORE_PINS.
 #else
     movable.insert_all(frames, count);
 #endif
@@ -129,28 +130,48 @@ struct Pool {
 
   // ---- Pins ----
 
-  static constexpr uint16_t kPinMax = UINT16_MAX;
-  // The page is live and has fewer than kPinMax pins. With ignore_pins the compactor is not told.
-  void pin(uint32_t p, bool ignore_pins) {
-    if (pins[p]++ > 0 || ignore_pins) return;
-    movable.erase(p);
-    held.insert(p);
+  static constexpr uint32_t kPinRun = 64;
+  static constexpr uint32_t kPinMax = UINT16_MAX - kPinRun; // A run may name one page many times.
+
+  // A run of live pages with at most kPinMax pins each. With ignore_pins the compactor is not told.
+  void pin_all(const uint32_t *frames, uint32_t count, bool ignore_pins) {
+    uint32_t first_pins[kPinRun], found = 0;
+    for (uint32_t i = 0; i < count; i++) {
+      first_pins[found] = frames[i];
+      found += pins[frames[i]]++ == 0;
+    }
+    if (ignore_pins) return;
+    movable.erase_all(first_pins, found);
+    held.insert_all(first_pins, found);
   }
-  // Returns true if a quarantined page has become a hole.
-  bool unpin(uint32_t p) {
-    if (--pins[p] > 0) return false;
-    if (table.p2v(p) == PageTable::kQuarantined) {
-      table.set_place_state(PhysicalPage{p}, PageTable::kNobody);
-      held.erase(p);
-      quarantined--;
-      holes.insert(p);
-      return true;
+  // The only pin of a page that has just been bound goes: it may move.
+  void unpin_bound(uint32_t p) {
+    pins[p] = 0;
+    held.erase(p);
+    movable.insert(p);
+  }
+  // Takes a pin off each of a run of pages. Quarantined ones without a pin become holes: their number, and which in holes_out.
+  uint32_t unpin_all(const uint32_t *frames, uint32_t count, uint32_t *holes_out) {
+    uint32_t freed[kPinRun], free_count = 0, hole_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+      const uint32_t p = frames[i];
+      if (--pins[p] > 0) continue;
+      if (table.p2v(p) == PageTable::kQuarantined) {
+        table.set_place_state(PhysicalPage{p}, PageTable::kNobody);
+        holes_out[hole_count++] = p;
+        continue;
+      }
+#ifdef HICACHE_SABOTAGE
+      if (!table.bound(p) || !held.contains(p)) continue; // Under IGNORE_PINS.
+#endif
+      freed[free_count++] = p;
     }
-    if (table.bound(p) && held.contains(p)) {
-      held.erase(p);
-      movable.insert(p);
-    }
-    return false;
+    held.erase_all(freed, free_count);
+    movable.insert_all(freed, free_count);
+    held.erase_all(holes_out, hole_count);
+    holes.insert_all(holes_out, hole_count);
+    quarantined -= hole_count;
+    return hole_count;
   }
 
   // A live page changes place. The destination is a hole of the span, so is the source afterwards.

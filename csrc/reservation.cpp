@@ -129,17 +129,20 @@ struct Arena::State::Binder {
       if (!pool.names(v) || (!pool.marked(v) && !pool.table.mapped(v)))
         return fail(error, HICACHE_STALE_ID, pool_number, "pool %u: virtual page %u is not of this reservation", pool_number, v);
       if (!pool.marked(v))
-        return fail(error, HICACHE_INVALID_ARGUMENT, pool_number, "pool %u: virtual page %u occurs twice or is bound already", pool_number, v);
+        return fail(error, HICACHE_INVALID_ARGUMENT, pool_number, "pool %u: virtual page %u occurs twice or is bound already", pool_number,
+                    v);
     } else {
       if (!s.allocated(pool, v))
         return fail(error, HICACHE_STALE_ID, pool_number, "pool %u: virtual page %u is not allocated", pool_number, v);
       if (pool.table.mapped(v))
-        return fail(error, HICACHE_INVALID_ARGUMENT, pool_number, "pool %u: virtual page %u occurs twice or has a page already", pool_number, v);
+        return fail(error, HICACHE_INVALID_ARGUMENT, pool_number, "pool %u: virtual page %u occurs twice or has a page already",
+                    pool_number, v);
       if (pool.is_static && !pool.holes.contains(v))
         return fail(error, HICACHE_NO_CAPACITY, pool_number, "static pool %u: page %u is still touched", pool_number, v);
     }
     if (left[pool_number] == 0)
-      return fail(error, HICACHE_INVALID_ARGUMENT, pool_number, "pool %u: more pages than the %u reserved", pool_number, record.pages[pool_number]);
+      return fail(error, HICACHE_INVALID_ARGUMENT, pool_number, "pool %u: more pages than the %u reserved", pool_number,
+                  record.pages[pool_number]);
     left[pool_number]--;
     uint32_t frame = v;
     if (!pool.is_static) {
@@ -228,7 +231,7 @@ Status Arena::bind(hicache_reservation_t reservation, std::span<const hicache_co
   for (const hicache_bind_t &bind : binds) {
     Pool &pool = s.pools[bind.pool];
     const uint32_t frame = pool.table.v2p(bind.vpage);
-    pool.unpin(frame);
+    pool.unpin_bound(frame);
     if (const Status status = s.zero_pages(&pool, &frame, 1, error); status != HICACHE_OK) return status;
   }
   if (const Status status = s.flush_zeros(error); status != HICACHE_OK) return status;

@@ -37,7 +37,9 @@ void verify_places(const Pool &pool, Report *report) {
     const bool hole = pool.holes.contains(p), movable = pool.movable.contains(p), held = pool.held.contains(p);
     if (hole + movable + held > 1) report->add("pool %u: page %u is in two of holes, movable, held", pool.index, p);
     const bool inside = p >= pool.low && p < pool.high;
-    if ((hole || movable || held) != inside) report->add("pool %u: page %u is %s the span but %s", pool.index, p, inside ? "inside" : "outside", inside ? "in no state" : "in use");
+    if ((hole || movable || held) != inside)
+      report->add("pool %u: page %u is %s the span but %s", pool.index, p, inside ? "inside" : "outside",
+                  inside ? "in no state" : "in use");
     if (hole) {
       holes++;
       if (owner != PageTable::kNobody) report->add("pool %u: hole %u has an owner (%#x)", pool.index, p, owner);
@@ -47,9 +49,11 @@ void verify_places(const Pool &pool, Report *report) {
       if (!held || pool.pins[p] == 0) report->add("pool %u: reserved or quarantined page %u is not pinned", pool.index, p);
     } else if (owner < PageTable::kStateFirst) {
       live++;
-      if (held != (pool.pins[p] > 0)) report->add("pool %u: live page %u has %u pins but is %s", pool.index, p, pool.pins[p], held ? "held" : "movable");
+      if (held != (pool.pins[p] > 0))
+        report->add("pool %u: live page %u has %u pins but is %s", pool.index, p, pool.pins[p], held ? "held" : "movable");
       if (!pool.names(owner)) report->add("pool %u: page %u belongs to %u, which is no virtual page", pool.index, p, owner);
-      else if (pool.table.v2p(owner) != p) report->add("pool %u: p2v[%u] = %u but v2p[%u] = %#x", pool.index, p, owner, owner, pool.table.v2p(owner));
+      else if (pool.table.v2p(owner) != p)
+        report->add("pool %u: p2v[%u] = %u but v2p[%u] = %#x", pool.index, p, owner, owner, pool.table.v2p(owner));
     } else if (movable || held) {
       report->add("pool %u: page %u is in use but has no owner", pool.index, p);
     }
@@ -58,9 +62,10 @@ void verify_places(const Pool &pool, Report *report) {
     report->add("pool %u: counts live %u reserved %u quarantined %u holes %u, tables say %u %u %u %u", pool.index, pool.live, pool.reserved,
                 pool.quarantined, pool.holes.size(), live, reserved, quarantined, holes);
   if (live + reserved + quarantined + holes != pool.high - pool.low)
-    report->add("pool %u: live %u + reserved %u + quarantined %u + holes %u is not its span [%u, %u)", pool.index, live, reserved, quarantined, holes,
-                pool.low, pool.high);
-  if (pool.first_page > 0 && (pool.table.p2v(0) != 0 || pool.table.v2p(0) != 0)) report->add("pool %u: the sink is not bound to itself", pool.index);
+    report->add("pool %u: live %u + reserved %u + quarantined %u + holes %u is not its span [%u, %u)", pool.index, live, reserved,
+                quarantined, holes, pool.low, pool.high);
+  if (pool.first_page > 0 && (pool.table.p2v(0) != 0 || pool.table.v2p(0) != 0))
+    report->add("pool %u: the sink is not bound to itself", pool.index);
 }
 
 // Names: free or in use, never both; the tables are each other's inverse (2, 3).
@@ -92,14 +97,19 @@ static void verify_chain(const Arena::State &s, Report *report) {
     const Pool &pool = s.pools[s.chain_pools[i]];
     if (pool.low >= pool.high) continue;
     const uint64_t low = pool.low * pool.page_bytes, high = pool.high * pool.page_bytes;
-    if (low < end) report->add("pool %u: its span begins at byte %llu, below %llu", pool.index, static_cast<unsigned long long>(low), static_cast<unsigned long long>(end));
+    if (low < end)
+      report->add("pool %u: its span begins at byte %llu, below %llu", pool.index, static_cast<unsigned long long>(low),
+                  static_cast<unsigned long long>(end));
     else free_bytes += low - end;
     used += high - low;
     end = high;
-    if (pool.direction == HICACHE_DIRECTION_UP && pool.low != pool.first_page) report->add("pool %u: an up end that begins at page %u", pool.index, pool.low);
-    if (pool.direction == HICACHE_DIRECTION_DOWN && pool.high != pool.page_count) report->add("pool %u: a down end that ends at page %u", pool.index, pool.high);
+    if (pool.direction == HICACHE_DIRECTION_UP && pool.low != pool.first_page)
+      report->add("pool %u: an up end that begins at page %u", pool.index, pool.low);
+    if (pool.direction == HICACHE_DIRECTION_DOWN && pool.high != pool.page_count)
+      report->add("pool %u: a down end that ends at page %u", pool.index, pool.high);
   }
-  if (end > s.bytes) report->add("the chain ends at byte %llu of %llu", static_cast<unsigned long long>(end), static_cast<unsigned long long>(s.bytes));
+  if (end > s.bytes)
+    report->add("the chain ends at byte %llu of %llu", static_cast<unsigned long long>(end), static_cast<unsigned long long>(s.bytes));
   else if (s.sink_bytes + used + free_bytes + (s.bytes - end) != s.bytes) report->add("used and free bytes do not add up");
 }
 
@@ -135,7 +145,8 @@ static void verify_pins(const Arena::State &s, Report *report) {
   });
   for (const Pool &pool : s.pools) {
     if (frames[pool.index] != pool.reserved)
-      report->add("pool %u: %u pages are reserved, reservations hold %llu", pool.index, pool.reserved, static_cast<unsigned long long>(frames[pool.index]));
+      report->add("pool %u: %u pages are reserved, reservations hold %llu", pool.index, pool.reserved,
+                  static_cast<unsigned long long>(frames[pool.index]));
     for (uint32_t p = pool.first_page; p < pool.page_count_max; p++)
       if (pool.pins[p] < counted[pool.index][p])
         report->add("pool %u: page %u has %u pins, holders hold %u", pool.index, p, pool.pins[p], counted[pool.index][p]);

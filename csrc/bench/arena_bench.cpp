@@ -109,7 +109,8 @@ void bulk_take() {
     const Take line{0, 256, vpages.data()};
     require(c.arena->take({&line, 1}, &c.error), c.error);
   });
-  std::printf("bulk take of 256 pages out of holes: %.2f ns a page (warm %.2f; take + free %.2f)\n", cold_ns / 256, take_ns / 256, both_ns / 256);
+  std::printf("bulk take of 256 pages out of holes: %.2f ns a page (warm %.2f; take + free %.2f)\n", cold_ns / 256, take_ns / 256,
+              both_ns / 256);
 }
 
 void churn() {
@@ -146,7 +147,8 @@ void packing() {
     moved = result.moved_pages;
     best = std::min(best, (now_ns() - start) / static_cast<double>(moved));
   }
-  std::printf("packing 10^6 pages with 50%% random holes: %llu moved, %.1f ns a moved page\n", static_cast<unsigned long long>(moved), best);
+  std::printf("packing 10^6 pages with 50%% random holes: %llu moved, %.1f ns a moved page\n", static_cast<unsigned long long>(moved),
+              best);
 }
 
 // SWA is full of holes to its frontier; FULL wants one page more than the gap: one page moves.
@@ -188,8 +190,9 @@ void reclaim() {
   uint64_t quota[3];
   for (const uint32_t preference : {HICACHE_RECLAIM_FULL_FIRST, HICACHE_RECLAIM_SWA_FIRST}) {
     const double ns = best_ns(5, 20000, [&] { require(arena->reclaim_plan(demand, evictable, preference, quota, &error), error); });
-    std::printf("reclaim plan, 3 pools, preference %u: %7.1f ns (%llu %llu %llu)\n", preference, ns, static_cast<unsigned long long>(quota[0]),
-                static_cast<unsigned long long>(quota[1]), static_cast<unsigned long long>(quota[2]));
+    std::printf("reclaim plan, 3 pools, preference %u: %7.1f ns (%llu %llu %llu)\n", preference, ns,
+                static_cast<unsigned long long>(quota[0]), static_cast<unsigned long long>(quota[1]),
+                static_cast<unsigned long long>(quota[2]));
   }
 }
 

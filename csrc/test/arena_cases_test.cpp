@@ -18,7 +18,8 @@ ArenaOptions full_and_swa(uint32_t pages, uint64_t full_page = 128, uint64_t swa
 
 ArenaOptions tri(uint64_t bytes, uint64_t full_page, uint64_t swa_page, uint64_t state_page) {
   ArenaOptions options;
-  options.pools = {pool_spec(HICACHE_ROLE_FULL, full_page), pool_spec(HICACHE_ROLE_SWA, swa_page), pool_spec(HICACHE_ROLE_STATE, state_page)};
+  options.pools = {pool_spec(HICACHE_ROLE_FULL, full_page), pool_spec(HICACHE_ROLE_SWA, swa_page),
+                   pool_spec(HICACHE_ROLE_STATE, state_page)};
   options.bytes = bytes;
   return options;
 }
@@ -121,7 +122,8 @@ TEST(Extend, WindowTailAndRefusal) {
   hicache_sequence_t sequence = {pages.data(), 0, 16, 0, 22, 5, 0}; // Tokens 17..21: pages 4 and 5.
   ASSERT_EQ(a.arena->extend(kFull, {&sequence, 1}, &a.error), HICACHE_OK);
   EXPECT_EQ(a.stats(kFull).live_pages, 6u);
-  EXPECT_EQ(a.places(kSwa, V(pages.begin(), pages.begin() + 6)), (V{HICACHE_NO_PAGE, HICACHE_NO_PAGE, HICACHE_NO_PAGE, HICACHE_NO_PAGE, 1, 2}));
+  EXPECT_EQ(a.places(kSwa, V(pages.begin(), pages.begin() + 6)),
+            (V{HICACHE_NO_PAGE, HICACHE_NO_PAGE, HICACHE_NO_PAGE, HICACHE_NO_PAGE, 1, 2}));
   const V before = a.tables();
   const hicache_sequence_t saved = sequence;
   sequence.new_token_count = 40; // 10 more pages, each with a window page: 12 are left.
@@ -544,7 +546,7 @@ TEST(Open, RefusesByName) {
   EXPECT_TRUE(refused([](ArenaOptions *o) { o->pools[1].window_tokens = 0; }));
   EXPECT_TRUE(refused([](ArenaOptions *o) { o->pools[1].page_tokens = 2; }));
   EXPECT_TRUE(refused([](ArenaOptions *o) { o->pools.erase(o->pools.begin()); })); // SWA without FULL.
-  EXPECT_TRUE(refused([](ArenaOptions *o) { o->pools.push_back(o->pools[0]); })); // Two FULL pools.
+  EXPECT_TRUE(refused([](ArenaOptions *o) { o->pools.push_back(o->pools[0]); }));  // Two FULL pools.
   EXPECT_TRUE(refused([](ArenaOptions *o) { o->pools[0].direction = o->pools[1].direction = HICACHE_DIRECTION_DOWN; }));
   EXPECT_TRUE(refused([](ArenaOptions *o) { o->bytes_max = 1; }));
   EXPECT_TRUE(refused([](ArenaOptions *o) { o->bytes = uint64_t{1} << 63; }));

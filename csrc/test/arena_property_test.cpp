@@ -51,7 +51,7 @@ struct Holder {
   enum Kind { kLease, kStep, kTicket, kReservation } kind;
   uint64_t id = 0;
   PinList pins;
-  std::vector<std::pair<uint32_t, uint32_t>> places; // pool, physical page.
+  std::vector<std::pair<uint32_t, uint32_t>> places;   // pool, physical page.
   std::vector<std::pair<uint32_t, uint32_t>> reserved; // pool, count.
   std::vector<uint32_t> names[kPoolMax];
 };
@@ -84,11 +84,16 @@ public:
   bool open() const { return a_->arena != nullptr; }
   void step() {
     switch (below(12)) {
-      case 0: case 1: case 2: take(); break;
-      case 3: case 4: case 5: release_names(); break;
+      case 0:
+      case 1:
+      case 2: take(); break;
+      case 3:
+      case 4:
+      case 5: release_names(); break;
       case 6: free_windows(); break;
       case 7: hold(); break;
-      case 8: case 9: let_go(); break;
+      case 8:
+      case 9: let_go(); break;
       case 10: reserve(); break;
       default: a_->compact(HICACHE_NO_POOL, below(4));
     }
@@ -158,7 +163,8 @@ private:
       std::vector<uint32_t> tombs;
       if (below(2) == 0)
         for (const auto &[key, value] : contents_)
-          if (key.first == a_->arena->info(pool).owner && a_->arena->place(pool, key.second) == HICACHE_NO_PAGE && below(2) == 0) tombs.push_back(key.second);
+          if (key.first == a_->arena->info(pool).owner && a_->arena->place(pool, key.second) == HICACHE_NO_PAGE && below(2) == 0)
+            tombs.push_back(key.second);
       const uint32_t fresh = demand[a_->arena->info(pool).owner] > 0 ? below(demand[a_->arena->info(pool).owner] + 1) : 0;
       windows.push_back({pool, tombs});
       demand[pool] = static_cast<uint32_t>(tombs.size()) + fresh;
@@ -319,7 +325,8 @@ private:
     Holder ticket;
     ticket.kind = Holder::kTicket;
     std::vector<uint32_t> places(copies.size());
-    ASSERT_EQ(a_->arena->bind(holder->id, copies, binds, &ticket.pins, places.data(), nullptr, &a_->error), HICACHE_OK) << a_->error.message;
+    ASSERT_EQ(a_->arena->bind(holder->id, copies, binds, &ticket.pins, places.data(), nullptr, &a_->error), HICACHE_OK)
+        << a_->error.message;
     for (size_t i = 0; i < copies.size(); i++) {
       ticket.places.push_back({copies[i].pool, places[i]});
       EXPECT_EQ(a_->arena->place(copies[i].pool, copies[i].device_page), places[i]);

@@ -207,9 +207,11 @@ public:
         const char letter = kLetters[state & 0x7f];
         line += (state & HICACHE_PAGE_PINNED) != 0 && letter == 'L' ? 'P' : letter;
       }
-      std::printf("pool %u dir %u pb %3llu [%3u,%3u) %s\n", pool.index, pool.direction, static_cast<unsigned long long>(pool.page_bytes), pool.low, pool.high, line.c_str());
+      std::printf("pool %u dir %u pb %3llu [%3u,%3u) %s\n", pool.index, pool.direction, static_cast<unsigned long long>(pool.page_bytes),
+                  pool.low, pool.high, line.c_str());
     }
-    std::printf("total %llu sink %llu\n", static_cast<unsigned long long>(arena->bytes()), static_cast<unsigned long long>(arena->state().sink_bytes));
+    std::printf("total %llu sink %llu\n", static_cast<unsigned long long>(arena->bytes()),
+                static_cast<unsigned long long>(arena->state().sink_bytes));
   }
 
   // Every table, for "nothing has changed".
