@@ -152,7 +152,7 @@ struct Pool {
   }
   // Takes a pin off each of a run of pages. Quarantined ones without a pin become holes: their number, and which in holes_out.
   uint32_t unpin_all(const uint32_t *frames, uint32_t count, uint32_t *holes_out) {
-    uint32_t freed[kPinRun], free_count = 0, hole_count = 0;
+    uint32_t freed[kPinRun] = {}, free_count = 0, hole_count = 0;
     for (uint32_t i = 0; i < count; i++) {
       const uint32_t p = frames[i];
       if (--pins[p] > 0) continue;
