@@ -22,7 +22,7 @@ func OptionTable() []Option {
 		{"RequestTokensMax", "tokens", "0", "open fails if one request of so many tokens can never fit; 0: one page"},
 		{"WritePolicy", "", "write_through", "when pages are copied to the host"},
 		{"WriteThreshold", "requests", "2", "requests that must have covered a page before write_through_selective copies it"},
-		{"Eviction", "", "lru", "order in which pages are given up"},
+		{"Eviction", "", "lru", "order in which pages are given up: lru, lfu, fifo, mru, filo, slru, priority, tlru, auto"},
 		{"WholeLeaf", "", "false", "give up whole leaves instead of trimming them page by page"},
 		{"LoadBackMinTokens", "tokens", "0", "host hits that gain less are not loaded"},
 		{"Compaction", "", "lazy", "when pages move: lazy, eager, off"},
