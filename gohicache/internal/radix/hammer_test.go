@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/policy"
 )
 
 // Many goroutines match, insert, load, back up, evict and clear at once; run it with -race. Each page id must come back exactly once.
 func TestHammer(t *testing.T) {
 	const workers, rounds, pageIDs = 8, 400, 1 << 22
-	tree, err := New(Config{PageTokens: 2, Pools: []PoolConfig{{Role: Full}, {SWA, 6}, {Role: State}}, HostPrefixClosed: true})
+	tree, err := New(Config{PageTokens: 2, Pools: []PoolConfig{{Role: Full}, {SWA, 6}, {Role: State}}, HostPrefixClosed: true,
+		Policy: policy.NewAuto(policy.AutoOptions{UnitTokens: 4})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/internal/policy"
 	"pgregory.net/rapid"
 )
 
@@ -39,6 +40,11 @@ func TestAgainstTheModel(t *testing.T) {
 		case 5:
 			cfg.Pools = []PoolConfig{{Role: State}, window(), {Role: Full}}
 		}
+		name := "lru"
+		if rapid.IntRange(0, 2).Draw(r, "otherPolicy") == 0 {
+			name = rapid.SampledFrom(policy.Names()).Draw(r, "policy")
+		}
+		cfg.Policy, _ = policy.ByName(name)
 		seen := mirror{}
 		cfg.OnChange = seen.apply
 		f := newFixture(r, cfg)
@@ -262,6 +268,10 @@ func (m *machine) insert(r *rapid.T) {
 		}
 	}
 	end := len(req.Tokens) / m.tree.pt
+	if rapid.IntRange(0, 3).Draw(r, "prioritised") == 0 {
+		req.Priority = uint8(rapid.IntRange(0, 99).Draw(r, "priority"))
+		req.Retain = m.clock * uint64(rapid.IntRange(0, 2).Draw(r, "retain"))
+	}
 	m.clock++
 	req.Now = m.clock
 	req.Pages = m.f.pages(m.tree.full, end-req.From)
@@ -397,7 +407,7 @@ func (m *machine) evict(r *rapid.T) {
 		at := rapid.IntRange(1, 4).Draw(r, "stopAt")
 		req.Stop = func(gone []int) bool { return gone[m.tree.full] >= at }
 	}
-	exact := len(m.pools) == 1 && req.Unbacked == Drop && !m.tree.cfg.WholeLeaf && len(m.loads)+len(m.backs)+len(m.stores) == 0
+	exact := m.tree.policy.Name() == "lru" && len(m.pools) == 1 && req.Unbacked == Drop && !m.tree.cfg.WholeLeaf && len(m.loads)+len(m.backs)+len(m.stores) == 0
 	var want []ids.VirtualPage
 	if exact {
 		want = m.predict(&req)

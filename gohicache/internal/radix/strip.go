@@ -87,13 +87,13 @@ type spares struct {
 
 const maxSpareWords = 4 << 20
 
-// take returns a spare with room for pages and at most a sixteenth more, or nil.
+// take returns a spare with room for pages and at most an eighth more, or nil.
 func (p *spares) take(pages, stride int) strip {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	best, need := -1, pages*stride+1
 	for i := range p.n {
-		if l := len(p.list[i]); l >= need && l <= need+need/16 && (best < 0 || l < len(p.list[best])) {
+		if l := len(p.list[i]); l >= need && l <= need+need/8 && (best < 0 || l < len(p.list[best])) {
 			best = i
 		}
 	}
