@@ -11,8 +11,8 @@ Status check_copies(Engine &engine, const hicache_transfer_t &transfer, ErrorDet
   if (transfer.copy_count > 0 && transfer.copies == nullptr) return null_argument(error, "transfer.copies");
   if (transfer.bind_count > 0 && transfer.binds == nullptr) return null_argument(error, "transfer.binds");
   if (transfer.copy_count > engine.held_pages_max() || transfer.bind_count > engine.held_pages_max()) {
-    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "transfer.copy_count is %u and bind_count %u, held_pages_max allows %llu", transfer.copy_count,
-                transfer.bind_count, static_cast<unsigned long long>(engine.held_pages_max()));
+    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "transfer.copy_count is %u and bind_count %u, held_pages_max allows %llu",
+                transfer.copy_count, transfer.bind_count, static_cast<unsigned long long>(engine.held_pages_max()));
   }
   return HICACHE_OK;
 }
@@ -36,9 +36,7 @@ Status open_engine(const hicache_options_t *options, hicache_engine_t **engine_o
     std::unique_ptr<Engine> engine;
     status = Engine::open(checked, &engine, error);
     shell->engine = engine.release();
-  } catch (...) {
-    status = caught(error);
-  }
+  } catch (...) { status = caught(error); }
   shell->state.store(status == HICACHE_OK ? hicache_engine::kOpen : hicache_engine::kClosed, std::memory_order_seq_cst);
   if (status != HICACHE_OK) {
     EngineRegistry::give_back(shell);
@@ -103,9 +101,7 @@ hicache_status_t hicache_open(const hicache_options_t *options, hicache_engine_t
   Status status;
   try {
     status = open_engine(options, engine_out, &detail);
-  } catch (...) {
-    status = caught(&detail);
-  }
+  } catch (...) { status = caught(&detail); }
   return status >= 0 ? status : report("open", status, detail, error);
 }
 
@@ -115,9 +111,7 @@ hicache_status_t hicache_close(hicache_engine_t *engine, hicache_error_t *error)
   Status status;
   try {
     status = close_engine(engine, &detail);
-  } catch (...) {
-    status = caught(&detail);
-  }
+  } catch (...) { status = caught(&detail); }
   return status >= 0 ? status : report("close", status, detail, error);
 }
 
@@ -144,8 +138,8 @@ hicache_status_t hicache_extend(hicache_engine_t *engine, uint32_t owner_pool, h
     if (Status status = check_array(sequences, sequence_count, kLineMax, "sequences", detail); status != HICACHE_OK) return status;
     for (uint32_t i = 0; i < sequence_count; i++) {
       if (sequences[i].vpage_count > sequences[i].vpage_capacity) {
-        return fail(detail, HICACHE_INVALID_ARGUMENT, owner_pool, "sequences[%u].vpage_count is %u, vpage_capacity %u", i, sequences[i].vpage_count,
-                    sequences[i].vpage_capacity);
+        return fail(detail, HICACHE_INVALID_ARGUMENT, owner_pool, "sequences[%u].vpage_count is %u, vpage_capacity %u", i,
+                    sequences[i].vpage_count, sequences[i].vpage_capacity);
       }
       if (sequences[i].vpage_capacity > 0 && sequences[i].vpages == nullptr) {
         return fail(detail, HICACHE_INVALID_ARGUMENT, owner_pool, "sequences[%u].vpages is NULL", i);
@@ -208,7 +202,8 @@ hicache_status_t hicache_layer_wait(hicache_engine_t *engine, hicache_ticket_t t
                       [&](Engine &on, ErrorDetail *detail) -> Status { return on.layer_wait(ticket, layer, stream, detail); });
 }
 
-hicache_status_t hicache_ticket_status(hicache_engine_t *engine, hicache_ticket_t ticket, uint32_t *layers_done_out, hicache_error_t *error) {
+hicache_status_t hicache_ticket_status(hicache_engine_t *engine, hicache_ticket_t ticket, uint32_t *layers_done_out,
+                                       hicache_error_t *error) {
   return with_lock("ticket_status", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     return on.transfers().ticket_status(ticket, layers_done_out, detail);
   });

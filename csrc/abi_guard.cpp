@@ -11,8 +11,8 @@ namespace {
 constinit hicache_engine shells[EngineRegistry::kEngineMax] = {};
 
 std::mutex registry_mutex;
-uint32_t shells_used = 0;                           // Shells from here on are fresh.
-uint32_t closed_queue[EngineRegistry::kEngineMax];  // Closed shells, oldest first.
+uint32_t shells_used = 0;                          // Shells from here on are fresh.
+uint32_t closed_queue[EngineRegistry::kEngineMax]; // Closed shells, oldest first.
 uint64_t closed_head = 0;
 uint64_t closed_tail = 0;
 uint32_t next_serial = 0;
@@ -51,9 +51,10 @@ EngineCall::EngineCall(hicache_engine *shell, ErrorDetail *error) : shell_(shell
   const uint32_t state = shell->state.load(std::memory_order_seq_cst);
   if (state == hicache_engine::kOpen) return;
   shell->calls.fetch_sub(1, std::memory_order_seq_cst);
-  status_ = state == hicache_engine::kFresh
-                ? fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "engine is not a pointer that hicache_open returned")
-                : fail(error, HICACHE_CLOSED, HICACHE_NO_POOL, "the engine is %s", state == hicache_engine::kClosing ? "closing" : "closed");
+  status_ =
+      state == hicache_engine::kFresh
+          ? fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "engine is not a pointer that hicache_open returned")
+          : fail(error, HICACHE_CLOSED, HICACHE_NO_POOL, "the engine is %s", state == hicache_engine::kClosing ? "closing" : "closed");
 }
 
 Status null_argument(ErrorDetail *error, const char *name) {
@@ -69,9 +70,7 @@ Status caught(ErrorDetail *error) {
     const Status status = fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "%s", failure.what());
     if (error != nullptr) error->native_code = failure.code().value();
     return status;
-  } catch (const std::exception &failure) {
-    return fail(error, HICACHE_INTERNAL, HICACHE_NO_POOL, "%s", failure.what());
-  } catch (...) {
+  } catch (const std::exception &failure) { return fail(error, HICACHE_INTERNAL, HICACHE_NO_POOL, "%s", failure.what()); } catch (...) {
     return fail(error, HICACHE_INTERNAL, HICACHE_NO_POOL, "an exception of unknown type");
   }
 }
@@ -111,8 +110,14 @@ Status check_takes(Engine &engine, Arena &arena, const hicache_take_t *takes, ui
       return fail(error, HICACHE_INVALID_ARGUMENT, takes[i].pool, "takes[%u].pool is %u, the engine has %u pools", i, takes[i].pool,
                   engine.pool_count());
     }
-    if (takes[i].page_count > 0 && takes[i].vpages == nullptr && arena.info(takes[i].pool).owner == takes[i].pool) {
+    const PoolInfo info = arena.info(takes[i].pool);
+    if (takes[i].page_count > 0 && takes[i].vpages == nullptr && info.owner == takes[i].pool) {
       return fail(error, HICACHE_INVALID_ARGUMENT, takes[i].pool, "takes[%u]: the pages are NULL", i);
+    }
+    // Names of more pages than there are hold one twice: refused before the array is read.
+    if (takes[i].vpages != nullptr && info.owner != takes[i].pool && takes[i].page_count > info.virtual_page_count) {
+      return fail(error, HICACHE_INVALID_ARGUMENT, takes[i].pool, "takes[%u].page_count is %u, the pool has %u pages", i,
+                  takes[i].page_count, info.virtual_page_count);
     }
   }
   return HICACHE_OK;
@@ -126,8 +131,8 @@ Status check_not_more_than_pool(Engine &engine, Arena &arena, const hicache_page
                   engine.pool_count());
     }
     if (lines[i].page_count > arena.info(lines[i].pool).virtual_page_count) {
-      return fail(error, HICACHE_INVALID_ARGUMENT, lines[i].pool, "%s[%u].page_count is %u, the pool has %u pages", name, i, lines[i].page_count,
-                  arena.info(lines[i].pool).virtual_page_count);
+      return fail(error, HICACHE_INVALID_ARGUMENT, lines[i].pool, "%s[%u].page_count is %u, the pool has %u pages", name, i,
+                  lines[i].page_count, arena.info(lines[i].pool).virtual_page_count);
     }
   }
   return HICACHE_OK;

@@ -20,7 +20,7 @@
 struct alignas(64) hicache_engine {
   enum State : uint32_t { kFresh, kOpen, kClosing, kClosed };
   std::atomic<uint32_t> state{kFresh};
-  std::atomic<uint32_t> calls{0}; // Calls that may touch `engine`.
+  std::atomic<uint32_t> calls{0};   // Calls that may touch `engine`.
   hicache::Engine *engine{nullptr}; // Owned. A raw pointer, so that nothing is destroyed when the process exits under running threads.
 };
 
@@ -28,7 +28,7 @@ namespace hicache {
 
 // The table of all engines of the process.
 class EngineRegistry {
- public:
+public:
   static constexpr uint32_t kEngineMax = 1u << 14;
 
   // A shell and the serial of its next engine; NULL if kEngineMax are open.
@@ -40,7 +40,7 @@ class EngineRegistry {
 
 // Holds an engine open for one call.
 class EngineCall {
- public:
+public:
   EngineCall(hicache_engine *shell, ErrorDetail *error);
   ~EngineCall() {
     if (status_ == HICACHE_OK) shell_->calls.fetch_sub(1, std::memory_order_seq_cst);
@@ -51,7 +51,7 @@ class EngineCall {
   Status status() const { return status_; }
   Engine &engine() const { return *shell_->engine; }
 
- private:
+private:
   hicache_engine *shell_;
   Status status_;
 };
@@ -76,9 +76,7 @@ template <typename Fn> Status with_lock(const char *operation, hicache_engine *s
         status = engine.check_poison(&detail);
         if (status == HICACHE_OK) status = fn(engine, &detail);
       }
-    } catch (...) {
-      status = caught(&detail);
-    }
+    } catch (...) { status = caught(&detail); }
   }
   return status >= 0 ? status : report(operation, status, detail, error);
 }
@@ -92,9 +90,7 @@ template <typename Fn> Status without_lock(const char *operation, hicache_engine
     try {
       status = call.engine().check_poison(&detail);
       if (status == HICACHE_OK) status = fn(call.engine(), &detail);
-    } catch (...) {
-      status = caught(&detail);
-    }
+    } catch (...) { status = caught(&detail); }
   }
   return status >= 0 ? status : report(operation, status, detail, error);
 }
@@ -123,8 +119,8 @@ Status check_page_lines(const Line *lines, uint32_t count, uint64_t entries_max,
   for (uint32_t i = 0; i < count; i++) {
     entries += lines[i].page_count;
     if (entries > entries_max) {
-      return fail(error, HICACHE_LIMIT, lines[i].pool, "%s[%u].page_count is %u: %llu pages at most in one call", name, i, lines[i].page_count,
-                  static_cast<unsigned long long>(entries_max));
+      return fail(error, HICACHE_LIMIT, lines[i].pool, "%s[%u].page_count is %u: %llu pages at most in one call", name, i,
+                  lines[i].page_count, static_cast<unsigned long long>(entries_max));
     }
     const void *pages;
     if constexpr (requires { lines[i].hpages; }) {
@@ -172,7 +168,8 @@ template <typename Struct> Status check_out_struct(const Struct *out, const char
   uint32_t size;
   std::memcpy(&size, out, sizeof size);
   if (size >= sizeof(Struct)) return HICACHE_OK;
-  return fail(error, HICACHE_ABI_MISMATCH, HICACHE_NO_POOL, "%s.struct_size is %u, this library's struct has %zu bytes", name, size, sizeof(Struct));
+  return fail(error, HICACHE_ABI_MISMATCH, HICACHE_NO_POOL, "%s.struct_size is %u, this library's struct has %zu bytes", name, size,
+              sizeof(Struct));
 }
 
 template <typename Struct> void write_struct(Struct from, Struct *out) {

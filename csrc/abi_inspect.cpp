@@ -60,16 +60,20 @@ hicache_status_t hicache_kernel_ids(hicache_engine_t *engine, uint64_t holder, u
   });
 }
 
-hicache_status_t hicache_batch_step(hicache_engine_t *engine, const hicache_batch_t *batch, hicache_step_t *step_out, hicache_error_t *error) {
+hicache_status_t hicache_batch_step(hicache_engine_t *engine, const hicache_batch_t *batch, hicache_step_t *step_out,
+                                    hicache_error_t *error) {
   return with_lock("batch_step", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     hicache_batch_t given;
     if (step_out == nullptr) return null_argument(detail, "step_out");
     if (Status status = read_struct(batch, "batch", &given, detail); status != HICACHE_OK) return status;
-    if (Status status = check_array(given.sequences, given.sequence_count, BatchStep::kSequenceMax, "batch.sequences", detail); status != HICACHE_OK) {
+    if (Status status = check_array(given.sequences, given.sequence_count, BatchStep::kSequenceMax, "batch.sequences", detail);
+        status != HICACHE_OK) {
       return status;
     }
-    if (Status status = check_array(given.tables, given.table_count, on.pool_count(), "batch.tables", detail); status != HICACHE_OK) return status;
-    if (Status status = check_page_lines(given.pages, given.pages_count, on.held_pages_max(), "batch.pages", detail); status != HICACHE_OK) {
+    if (Status status = check_array(given.tables, given.table_count, on.pool_count(), "batch.tables", detail); status != HICACHE_OK)
+      return status;
+    if (Status status = check_page_lines(given.pages, given.pages_count, on.held_pages_max(), "batch.pages", detail);
+        status != HICACHE_OK) {
       return status;
     }
     return on.batch_step().run(given, step_out, detail);
@@ -137,7 +141,8 @@ hicache_status_t hicache_resize(hicache_engine_t *engine, uint64_t device_bytes,
 
 // ---- Host tier ----
 
-hicache_status_t hicache_host_alloc(hicache_engine_t *engine, const hicache_host_take_t *takes, uint32_t take_count, hicache_error_t *error) {
+hicache_status_t hicache_host_alloc(hicache_engine_t *engine, const hicache_host_take_t *takes, uint32_t take_count,
+                                    hicache_error_t *error) {
   return with_lock("host_alloc", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     Arena *arena;
     if (Status status = on.arena_of(HICACHE_TIER_HOST, &arena, detail); status != HICACHE_OK) return status;
@@ -149,7 +154,8 @@ hicache_status_t hicache_host_alloc(hicache_engine_t *engine, const hicache_host
   });
 }
 
-hicache_status_t hicache_host_free(hicache_engine_t *engine, const hicache_host_pages_t *frees, uint32_t free_count, hicache_error_t *error) {
+hicache_status_t hicache_host_free(hicache_engine_t *engine, const hicache_host_pages_t *frees, uint32_t free_count,
+                                   hicache_error_t *error) {
   return with_lock("host_free", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     Arena *arena;
     if (Status status = on.arena_of(HICACHE_TIER_HOST, &arena, detail); status != HICACHE_OK) return status;
@@ -265,7 +271,8 @@ hicache_status_t hicache_verify(hicache_engine_t *engine, char *report_out, size
 hicache_status_t hicache_fault_run(hicache_engine_t *engine, uint32_t count, uint32_t layers, uint32_t *ran_out, hicache_error_t *error) {
   return without_lock("fault_run", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     if (ran_out == nullptr) return null_argument(detail, "ran_out");
-    if (!on.backend().virtual_clock()) return fail(detail, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "the engine was opened without fault injection");
+    if (!on.backend().virtual_clock())
+      return fail(detail, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "the engine was opened without fault injection");
     *ran_out = on.backend().run_inside(count, layers != 0, true);
     return HICACHE_OK;
   });

@@ -2,8 +2,8 @@
 //
 // A backend knows places (physical pages of pools) and bytes. It knows nothing of virtual ids, tokens, leases or policy. Everything that
 // touches device memory is asynchronous and ordered by fences on the device; the host waits for none of it, except where a
-// function says so. Unless a function says otherwise it is called under the engine's lock and must not block. A failure with status DEVICE poisons
-// the engine.
+// function says so. Unless a function says otherwise it is called under the engine's lock and must not block. A failure with status DEVICE
+// poisons the engine.
 #pragma once
 
 #include <atomic>
@@ -58,8 +58,8 @@ struct TransferJob {
   hicache_status_t status = HICACHE_PENDING;
   int32_t native_code = 0;
   TransferJob *next = nullptr;
-  LayerGroup group;                       // Of the next copies to hand out.
-  const CopyChunk *chunk = nullptr;       // Next copy to hand out: chunk and index in it.
+  LayerGroup group;                 // Of the next copies to hand out.
+  const CopyChunk *chunk = nullptr; // Next copy to hand out: chunk and index in it.
   uint32_t chunk_index = 0;
   uint32_t active_claims = 0;
   uint64_t ready_ns = 0;
@@ -67,7 +67,7 @@ struct TransferJob {
 
 // Where ended transfers go. Called on any thread, without the engine's lock; takes only the ring's.
 class JobSink {
- public:
+public:
   virtual ~JobSink() = default;
   virtual void finished(TransferJob &job) = 0;
   // There is work that only runs inside calls (fault injection): whoever waits for completions should look again.
@@ -81,8 +81,8 @@ struct BackendOptions {
   void *device_buffer = nullptr; // Adopt; else own.
   uint64_t host_bytes = 0;       // 0: no host tier.
   uint64_t host_bytes_max = 0;
-  uint32_t copy_thread_count = 1; // A direction.
-  uint32_t ticket_max = 0;        // Progress words.
+  uint32_t copy_thread_count = 1;     // A direction.
+  uint32_t ticket_max = 0;            // Progress words.
   const LayerOrder *layers = nullptr; // Outlives the backend.
   JobSink *sink = nullptr;            // Outlives the backend.
   // Entries of each pool's virtual table, for a mirror of it on the device; one a pool.
@@ -96,7 +96,8 @@ struct PageStamp {
   uint64_t digest;
 };
 
-// Kernel ids translated on the device; all addresses are the device's. page_tokens 0: one int32 a page; else page_tokens ids a page, int64 if `wide`.
+// Kernel ids translated on the device; all addresses are the device's. page_tokens 0: one int32 a page; else page_tokens ids a page, int64
+// if `wide`.
 struct DeviceIds {
   uint32_t pool = 0;
   uint32_t page_count = 0;
@@ -110,7 +111,7 @@ struct DeviceIds {
 };
 
 class Backend {
- public:
+public:
   virtual ~Backend() = default;
 
   // Takes all memory and starts the threads. Called once, without a lock; may block. A failure leaves nothing running.
@@ -118,7 +119,8 @@ class Backend {
   // Ends the threads. Every submitted job has finished before (see drain). Called once, without a lock; may block.
   virtual void close() = 0;
 
-  // Address of page 0 of a pool in a tier, stable for life; NULL where there are no bytes. Pools of one arena share it, static pools have their own.
+  // Address of page 0 of a pool in a tier, stable for life; NULL where there are no bytes. Pools of one arena share it, static pools have
+  // their own.
   virtual std::byte *pool_base(Tier tier, uint32_t pool) const = 0;
   // Changes the part of the device range in use, up to device_bytes_max. A failure changes nothing and poisons nothing.
   virtual Status resize_device(uint64_t bytes, ErrorDetail *error) = 0;
@@ -151,8 +153,8 @@ class Backend {
   // Makes `stream` wait until layer ids up to and including `layer` have arrived, or the job failed. A backend whose compute is the caller
   // blocks it instead. Called without the engine's lock; the slot is not reused meanwhile.
   virtual Status layer_wait(uint32_t slot, uint32_t layer, uint64_t stream, ErrorDetail *error) = 0;
-  // Runs jobs that only run inside calls: up to `count` steps (one job, or one layer group if `layers`), held ones too if `held`. Returns how many
-  // ran. Called without the engine's lock. Backends with threads of their own return 0.
+  // Runs jobs that only run inside calls: up to `count` steps (one job, or one layer group if `layers`), held ones too if `held`. Returns
+  // how many ran. Called without the engine's lock. Backends with threads of their own return 0.
   virtual uint32_t run_inside(uint32_t count, bool layers, bool held) = 0;
   // Blocks until every submitted job has finished. Called without the engine's lock.
   virtual void drain() = 0;
@@ -172,9 +174,10 @@ class Backend {
   // The mirror of a pool's virtual table: address for the life of the engine, entries.
   virtual Status device_table(uint32_t, uint64_t *, uint32_t *, ErrorDetail *error) const { return host_only(error); }
   virtual Status device_kernel_ids(const DeviceIds &, uint64_t /*stream*/, ErrorDetail *error) { return host_only(error); }
-  // Writes stamps, or compares (mismatches_out not NULL: words that differ, one count a page). Salts: two a layer. Called without the engine's lock;
-  // blocks until done.
-  virtual Status stamp_pages(uint32_t, uint64_t /*stream*/, std::span<const PageStamp>, std::span<const uint64_t>, uint32_t *, ErrorDetail *error) {
+  // Writes stamps, or compares (mismatches_out not NULL: words that differ, one count a page). Salts: two a layer. Called without the
+  // engine's lock; blocks until done.
+  virtual Status stamp_pages(uint32_t, uint64_t /*stream*/, std::span<const PageStamp>, std::span<const uint64_t>, uint32_t *,
+                             ErrorDetail *error) {
     return host_only(error);
   }
   // Digests of whole pages (kernel_args.hpp), likewise.
@@ -184,7 +187,7 @@ class Backend {
   bool poisoned() const { return poisoned_.load(std::memory_order_acquire); }
   int32_t poison_code() const { return poison_code_.load(std::memory_order_relaxed); }
 
- protected:
+protected:
   static Status host_only(ErrorDetail *error) {
     return fail(error, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "the backend's device is the host");
   }
@@ -193,14 +196,14 @@ class Backend {
     poisoned_.store(true, std::memory_order_release);
   }
 
- private:
+private:
   std::atomic<bool> poisoned_{false};
   std::atomic<int32_t> poison_code_{0};
 };
 
 // A backend whose copies the host makes. The queue (threads or seeded) decides when; this decides what.
 class PageCopier {
- public:
+public:
   virtual ~PageCopier() = default;
   // Copies the group's slices of `count` pages from `chunk`, `first` on. Called on any thread; pages in a job are pinned.
   virtual void copy_slices(const TransferJob &job, const LayerGroup &group, const CopyChunk *chunk, uint32_t first, uint32_t count) = 0;

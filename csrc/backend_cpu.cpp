@@ -59,7 +59,8 @@ Status CpuBackend::open_memory(const BackendOptions &options, ErrorDetail *error
     const uint64_t own_bytes = pools[pool].static_device_bytes;
     if (own_bytes == 0) continue;
     auto memory = std::make_unique<HostMemory>();
-    if (int code = memory->reserve(own_bytes, own_bytes, HostMemory::PageSize::kHuge); code != 0) return refuse_memory(error, "a static pool", own_bytes, code);
+    if (int code = memory->reserve(own_bytes, own_bytes, HostMemory::PageSize::kHuge); code != 0)
+      return refuse_memory(error, "a static pool", own_bytes, code);
     bases_[0][pool] = memory->base();
     static_pools_.push_back(std::move(memory));
   }

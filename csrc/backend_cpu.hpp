@@ -12,7 +12,7 @@ namespace hicache {
 
 // What the CPU and null backends share: the copy queues, the progress words and fences that are done once recorded.
 class HostSideBackend : public Backend, public PageCopier {
- public:
+public:
   Status open(const BackendOptions &options, ErrorDetail *error) override;
   void close() override;
   Status table_changed(uint32_t, std::span<const uint32_t>, std::span<const uint32_t>, std::span<const FenceMark>, ErrorDetail *) override {
@@ -35,13 +35,13 @@ class HostSideBackend : public Backend, public PageCopier {
   void leave_copies_to_wrapper() { threads_wanted_ = false; }
   ProgressWords &progress_words() { return *progress_; }
 
- protected:
+protected:
   // Takes the memory of both tiers.
   virtual Status open_memory(const BackendOptions &options, ErrorDetail *error) = 0;
   const LayerOrder &layers() const { return *layers_; }
   const PoolLayout &layout(uint32_t pool) const { return layers_->pools()[pool]; }
 
- private:
+private:
   const LayerOrder *layers_ = nullptr;
   std::unique_ptr<ProgressWords> progress_;
   std::unique_ptr<CopyQueue> queue_;
@@ -49,18 +49,20 @@ class HostSideBackend : public Backend, public PageCopier {
 };
 
 class CpuBackend final : public HostSideBackend {
- public:
+public:
   std::byte *pool_base(Tier tier, uint32_t pool) const override { return bases_[tier == Tier::kHost][pool]; }
   Status resize_device(uint64_t bytes, ErrorDetail *error) override;
-  Status move_pages(Tier tier, std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
-  Status zero_pages(Tier tier, std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
+  Status move_pages(Tier tier, std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done,
+                    ErrorDetail *error) override;
+  Status zero_pages(Tier tier, std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done,
+                    ErrorDetail *error) override;
   Status copy_pages(Tier tier, std::span<const PageCopy> copies, std::span<const FenceMark> waits, FenceMark done,
                     ErrorDetail *error) override;
   Status poison_sink(uint64_t bytes, ErrorDetail *error) override;
   std::atomic<uint64_t> *tags(Tier, uint32_t) override { return nullptr; }
   void copy_slices(const TransferJob &job, const LayerGroup &group, const CopyChunk *chunk, uint32_t first, uint32_t count) override;
 
- private:
+private:
   Status open_memory(const BackendOptions &options, ErrorDetail *error) override;
 
   std::byte *page(Tier tier, uint32_t pool, PhysicalPage at) const {
@@ -77,8 +79,7 @@ class CpuBackend final : public HostSideBackend {
 Status refuse_memory(ErrorDetail *error, const char *what, uint64_t bytes, int native_code);
 
 // Calls fn(offset, bytes) for each contiguous block of token rows [first, first + count) in an envelope.
-template <typename Fn>
-void for_each_row_block(const PoolLayout &of, uint64_t first, uint64_t count, Fn fn) {
+template <typename Fn> void for_each_row_block(const PoolLayout &of, uint64_t first, uint64_t count, Fn fn) {
   if (of.layer_bytes == 0) {
     fn(first * of.token_bytes, count * of.token_bytes);
     return;

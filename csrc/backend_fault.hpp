@@ -14,7 +14,7 @@ namespace hicache {
 
 // SplitMix64: a small generator whose sequence is part of the contract that a seed repeats a run.
 class SeededRandom {
- public:
+public:
   explicit SeededRandom(uint64_t seed) : state_(seed) {}
   uint64_t next() {
     uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
@@ -25,12 +25,12 @@ class SeededRandom {
   // Uniform in [0, limit), limit > 0.
   uint64_t below(uint64_t limit) { return next() % limit; }
 
- private:
+private:
   uint64_t state_;
 };
 
 class FaultBackend final : public Backend {
- public:
+public:
   FaultBackend(std::unique_ptr<HostSideBackend> inner, const hicache_fault_options_t &options);
 
   Status open(const BackendOptions &options, ErrorDetail *error) override;
@@ -49,8 +49,8 @@ class FaultBackend final : public Backend {
                     ErrorDetail *error) override {
     return inner_->copy_pages(tier, copies, waits, done, error);
   }
-  Status table_changed(uint32_t pool, std::span<const uint32_t> vpages, std::span<const uint32_t> ppages,
-                       std::span<const FenceMark> waits, ErrorDetail *error) override {
+  Status table_changed(uint32_t pool, std::span<const uint32_t> vpages, std::span<const uint32_t> ppages, std::span<const FenceMark> waits,
+                       ErrorDetail *error) override {
     return inner_->table_changed(pool, vpages, ppages, waits, error);
   }
   Status poison_sink(uint64_t bytes, ErrorDetail *error) override { return inner_->poison_sink(bytes, error); }
@@ -70,7 +70,7 @@ class FaultBackend final : public Backend {
   uint64_t now_ns() const override;
   bool virtual_clock() const override { return true; }
 
- private:
+private:
   struct Waiting { // A job and what was drawn for it.
     TransferJob *job;
     bool held;

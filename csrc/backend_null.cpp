@@ -11,7 +11,8 @@ Status reserve_tags(uint64_t arena_bytes, const std::vector<PoolLayout> &pools, 
   for (const PoolLayout &pool : pools) {
     auto memory = std::make_unique<HostMemory>();
     const uint64_t bytes = (std::max(arena_bytes, pool.static_device_bytes) / pool.page_bytes + 1) * sizeof(uint64_t);
-    if (int code = memory->reserve(bytes, bytes, HostMemory::PageSize::kSmall); code != 0) return refuse_memory(error, "page tags", bytes, code);
+    if (int code = memory->reserve(bytes, bytes, HostMemory::PageSize::kSmall); code != 0)
+      return refuse_memory(error, "page tags", bytes, code);
     tags.push_back(std::move(memory));
   }
   return HICACHE_OK;

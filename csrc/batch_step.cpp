@@ -11,13 +11,15 @@ namespace hicache {
 
 Status BatchStep::open(ErrorDetail *error) {
   const uint64_t bytes = kLineMax * sizeof(hicache_pages_t) + kSequenceMax * sizeof(Before);
-  if (int code = memory_.reserve(bytes, 0, HostMemory::PageSize::kSmall); code != 0) return refuse_memory(error, "batch steps", bytes, code);
+  if (int code = memory_.reserve(bytes, 0, HostMemory::PageSize::kSmall); code != 0)
+    return refuse_memory(error, "batch steps", bytes, code);
   lines_ = reinterpret_cast<hicache_pages_t *>(memory_.base());
   before_ = reinterpret_cast<Before *>(lines_ + kLineMax);
   return HICACHE_OK;
 }
 
-BatchStep::Range BatchStep::listed(const hicache_batch_table_t &table, const hicache_sequence_t &sequence, uint32_t page_tokens, bool extended) {
+BatchStep::Range BatchStep::listed(const hicache_batch_table_t &table, const hicache_sequence_t &sequence, uint32_t page_tokens,
+                                   bool extended) {
   const uint64_t tokens = uint64_t{sequence.token_count} + (extended ? 0 : sequence.new_token_count);
   const auto last = static_cast<uint32_t>((tokens + page_tokens - 1) / page_tokens);
   // The oldest token that the first of the new ones sees.
@@ -46,14 +48,14 @@ Status BatchStep::check_table(const hicache_batch_t &batch, uint32_t index, Erro
   for (uint32_t i = 0; i < batch.sequence_count; i++) {
     const Range range = listed(table, batch.sequences[i], page_tokens, false);
     if (padded && range.last - range.first > table.row_pages) {
-      return fail(error, HICACHE_INVALID_ARGUMENT, table.pool, "batch.tables[%u].row_pages is %u, sequence %u lists %u pages", index, table.row_pages, i,
-                  range.last - range.first);
+      return fail(error, HICACHE_INVALID_ARGUMENT, table.pool, "batch.tables[%u].row_pages is %u, sequence %u lists %u pages", index,
+                  table.row_pages, i, range.last - range.first);
     }
     if (!padded) needed += range.last - range.first;
   }
   if (needed > table.ids_capacity || needed > INT32_MAX) {
-    return fail(error, HICACHE_INVALID_ARGUMENT, table.pool, "batch.tables[%u].ids_capacity is %u, %" PRIu64 " ids are to be written", index,
-                table.ids_capacity, needed);
+    return fail(error, HICACHE_INVALID_ARGUMENT, table.pool, "batch.tables[%u].ids_capacity is %u, %" PRIu64 " ids are to be written",
+                index, table.ids_capacity, needed);
   }
   return HICACHE_OK;
 }
@@ -73,7 +75,8 @@ Status BatchStep::check(const hicache_batch_t &batch, ErrorDetail *error) const 
     const hicache_sequence_t &sequence = batch.sequences[i];
     // What the ranges below are computed from; the rest is checked by the extension itself.
     if (sequence.vpage_count > sequence.vpage_capacity || (sequence.vpage_capacity > 0 && sequence.vpages == nullptr)) {
-      return fail(error, HICACHE_INVALID_ARGUMENT, batch.owner_pool, "batch.sequences[%u]: vpages is NULL or vpage_count above vpage_capacity", i);
+      return fail(error, HICACHE_INVALID_ARGUMENT, batch.owner_pool,
+                  "batch.sequences[%u]: vpages is NULL or vpage_count above vpage_capacity", i);
     }
   }
   for (uint32_t table = 0; table < batch.table_count; table++) {
@@ -113,7 +116,8 @@ std::span<const hicache_pages_t> BatchStep::lines_of(const hicache_batch_t &batc
       Range range = listed(batch.tables[t], batch.sequences[i], page_tokens, true);
       // Pages before the window tail of a prefill have no window page: their tokens are written to the sink, and there is nothing to hold.
       const uint32_t *vpages = batch.sequences[i].vpages;
-      while (range.first < range.last && engine_.device().place(batch.tables[t].pool, vpages[range.first]) == HICACHE_NO_PAGE) range.first++;
+      while (range.first < range.last && engine_.device().place(batch.tables[t].pool, vpages[range.first]) == HICACHE_NO_PAGE)
+        range.first++;
       lines_[count++] = {batch.tables[t].pool, range.last - range.first, batch.sequences[i].vpages + range.first};
     }
   }

@@ -14,7 +14,7 @@ class Engine;
 
 // Scratch of batch steps, one an engine, and their execution. Under the engine's lock.
 class BatchStep {
- public:
+public:
   static constexpr uint32_t kSequenceMax = 4096;
   static constexpr uint32_t kLineMax = 1u << 16; // Lines of pages of a step: sequences × tables and the further ones.
 
@@ -25,7 +25,7 @@ class BatchStep {
   // hicache_batch_step; array arguments have been checked for NULL and count.
   Status run(const hicache_batch_t &batch, hicache_step_t *step_out, ErrorDetail *error);
 
- private:
+private:
   // What a sequence was before it was extended.
   struct Before {
     uint32_t vpage_count;

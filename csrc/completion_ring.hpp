@@ -13,13 +13,14 @@ namespace hicache {
 constexpr uint32_t kNoSlot = UINT32_MAX;
 
 class CompletionRing {
- public:
+public:
   explicit CompletionRing(uint32_t slot_count);
   ~CompletionRing();
   CompletionRing(const CompletionRing &) = delete;
   CompletionRing &operator=(const CompletionRing &) = delete;
 
-  // A slot starts a transfer. `after`: the slot that must be published first, kNoSlot for none; a slot that has been published counts as done.
+  // A slot starts a transfer. `after`: the slot that must be published first, kNoSlot for none; a slot that has been published counts as
+  // done.
   void begin(uint32_t slot, uint32_t after);
   // The transfer in `slot` has ended: it and what was withheld for it become readable. Any thread.
   void publish(uint32_t slot);
@@ -30,7 +31,8 @@ class CompletionRing {
   enum class Wake { kReady, kTimeout, kWoken, kLook, kClosed };
   // Number of the last look_again: to be read before the caller looks for work itself.
   uint64_t look_count() const { return looks_.load(std::memory_order_acquire); }
-  // Blocks until the ring is not empty, for timeout_ns (UINT64_MAX: for ever), until wake, until close, or until look_count is not `looks_seen`.
+  // Blocks until the ring is not empty, for timeout_ns (UINT64_MAX: for ever), until wake, until close, or until look_count is not
+  // `looks_seen`.
   Wake wait(uint64_t deadline_ns, uint64_t looks_seen);
   // Makes those who wait return; if none does, the next.
   void wake();
@@ -42,7 +44,7 @@ class CompletionRing {
   // Readable when the ring is not empty; costs nothing until it is asked for. -1 if the system gave none.
   int event_fd();
 
- private:
+private:
   struct Entry {
     uint32_t after = kNoSlot;           // Not yet published.
     uint32_t first_dependent = kNoSlot; // Slots whose `after` this is.

@@ -16,7 +16,7 @@ namespace hicache {
 
 // Progress words with blocking waits. A word only grows between two resets.
 class ProgressWords {
- public:
+public:
   explicit ProgressWords(uint32_t count) : words_(new std::atomic<uint32_t>[count]()) {}
 
   void reset(uint32_t slot) { words_[slot].store(0, std::memory_order_relaxed); }
@@ -26,7 +26,7 @@ class ProgressWords {
   // Blocks until the word is above `layer`.
   void wait_above(uint32_t slot, uint32_t layer);
 
- private:
+private:
   std::unique_ptr<std::atomic<uint32_t>[]> words_;
   std::atomic<uint32_t> waiters_{0};
   std::mutex mutex_;
@@ -37,7 +37,7 @@ class ProgressWords {
 uint64_t steady_now_ns();
 
 class CopyQueue {
- public:
+public:
   // copier, layers, progress and sink outlive the queue.
   CopyQueue(PageCopier &copier, const LayerOrder &layers, ProgressWords &progress, JobSink &sink);
   ~CopyQueue();
@@ -50,7 +50,7 @@ class CopyQueue {
   // Ends the workers, after the jobs submitted.
   void stop();
 
- private:
+private:
   // A piece of a job that one worker copies at a time: `count` copies of one layer group.
   struct Claim {
     TransferJob *job = nullptr;

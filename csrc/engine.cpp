@@ -16,16 +16,19 @@ namespace hicache {
 
 // ---- The arena's hands ----
 
-Status Engine::TierMover::move_pages(std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) {
+Status Engine::TierMover::move_pages(std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done,
+                                     ErrorDetail *error) {
   if (tier_ == Tier::kDevice && engine_->transfers_->in_flight() > 0) engine_->moves_during_transfer_ += moves.size();
   return engine_->backend_->move_pages(tier_, moves, waits, done, error);
 }
 
-Status Engine::TierMover::zero_pages(std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) {
+Status Engine::TierMover::zero_pages(std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done,
+                                     ErrorDetail *error) {
   return engine_->backend_->zero_pages(tier_, zeros, waits, done, error);
 }
 
-Status Engine::TierMover::copy_pages(std::span<const PageCopy> copies, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) {
+Status Engine::TierMover::copy_pages(std::span<const PageCopy> copies, std::span<const FenceMark> waits, FenceMark done,
+                                     ErrorDetail *error) {
   return engine_->backend_->copy_pages(tier_, copies, waits, done, error);
 }
 
@@ -225,9 +228,7 @@ Status Engine::explain(uint32_t tier, Status status, ErrorDetail *error) const {
 Status Engine::pool_info(uint32_t tier, uint32_t pool, hicache_pool_info_t *info_out, ErrorDetail *error) {
   Arena *arena;
   if (Status status = arena_of(tier, &arena, error); status != HICACHE_OK) return status;
-  if (pool >= pool_count()) {
-    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pool is %u, the engine has %u", pool, pool_count());
-  }
+  if (pool >= pool_count()) { return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pool is %u, the engine has %u", pool, pool_count()); }
   const PoolInfo info = arena->info(pool);
   const PoolGeometry &geometry = options_.pools[pool];
   const Tier of = tier == HICACHE_TIER_DEVICE ? Tier::kDevice : Tier::kHost;
@@ -289,7 +290,8 @@ Status Engine::kernel_ids(uint64_t holder, uint32_t pool, uint32_t granularity, 
   } else if (granularity != HICACHE_GRANULARITY_TOKEN) {
     return fail(error, HICACHE_INVALID_ARGUMENT, pool, "granularity is %u, not one of HICACHE_GRANULARITY_*", granularity);
   } else if (uint64_t{info.page_count} * map.page_tokens > INT32_MAX) {
-    return fail(error, HICACHE_UNSUPPORTED, pool, "token ids of a pool of %u pages of %u tokens do not fit 32 bits", info.page_count, map.page_tokens);
+    return fail(error, HICACHE_UNSUPPORTED, pool, "token ids of a pool of %u pages of %u tokens do not fit 32 bits", info.page_count,
+                map.page_tokens);
   } else {
     sinks = translate_tokens(map, vpages, count, ids_out);
   }
@@ -300,7 +302,8 @@ Status Engine::kernel_ids(uint64_t holder, uint32_t pool, uint32_t granularity, 
 
 // ---- Host tier ----
 
-Status Engine::host_view(std::span<const hicache_host_pages_t> pages, void **addresses_out, hicache_lease_t *lease_out, ErrorDetail *error) {
+Status Engine::host_view(std::span<const hicache_host_pages_t> pages, void **addresses_out, hicache_lease_t *lease_out,
+                         ErrorDetail *error) {
   Arena *arena;
   if (Status status = arena_of(HICACHE_TIER_HOST, &arena, error); status != HICACHE_OK) return status;
   // An address is as wide as two places: the places go to the upper half of the caller's array and are widened from the front.
@@ -412,8 +415,7 @@ Status Engine::completion_wait(uint64_t timeout_ns, hicache_completion_t *comple
   for (;;) {
     const uint64_t looks = ring.look_count();
     // With fault injection transfers run here, one at a time, so that the caller sees each end before the next begins.
-    while (ring.empty() && backend_->run_inside(1, false, false) > 0) {
-    }
+    while (ring.empty() && backend_->run_inside(1, false, false) > 0) {}
     if (!ring.empty()) {
       std::lock_guard lock(mutex);
       *count_out = transfers_->read(completions_out, capacity);
@@ -447,7 +449,8 @@ Status Engine::layer_word(hicache_ticket_t ticket, uint32_t layer, uint64_t *add
   std::lock_guard lock(mutex);
   uint32_t slot;
   if (Status status = transfers_->slot_of_ticket(ticket, &slot, error); status != HICACHE_OK) return status;
-  if (layer >= layers_.layer_limit()) return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "layer is %u, the highest is %u", layer, layers_.layer_limit() - 1);
+  if (layer >= layers_.layer_limit())
+    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "layer is %u, the highest is %u", layer, layers_.layer_limit() - 1);
   return backend_->layer_word(slot, layer, address_out, expected_out, error);
 }
 
@@ -461,7 +464,8 @@ Status Engine::stamp_pages(uint32_t pool, uint64_t stream, std::span<const hicac
     for (size_t i = 0; i < stamps.size(); i++) {
       const auto page = static_cast<uint32_t>(stamps[i].page);
       if (page >= page_count || stamps[i].token_count > page_tokens)
-        return fail(error, HICACHE_INVALID_ARGUMENT, pool, "stamps[%zu]: page %d with %u tokens is none of the pool's", i, stamps[i].page, stamps[i].token_count);
+        return fail(error, HICACHE_INVALID_ARGUMENT, pool, "stamps[%zu]: page %d with %u tokens is none of the pool's", i, stamps[i].page,
+                    stamps[i].token_count);
       pages.push_back({PhysicalPage{page}, stamps[i].token_count, stamps[i].digest});
     }
   }

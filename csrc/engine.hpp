@@ -1,5 +1,5 @@
-// An engine: two arenas, a backend and the transfers between them, behind one mutex. What the functions of hicache.h do once their arguments
-// have been checked at the edge.
+// An engine: two arenas, a backend and the transfers between them, behind one mutex. What the functions of hicache.h do once their
+// arguments have been checked at the edge.
 //
 // Threads: `mutex` guards the arenas and the transfer table. Functions that say "takes the lock" lock it themselves; all others are called
 // with it held. Order of locks: mutex, then a backend's, then the ring's.
@@ -23,7 +23,7 @@
 namespace hicache {
 
 class Engine {
- public:
+public:
   // `options` have been checked. Takes all memory, starts the threads.
   static Status open(const EngineOptions &options, std::unique_ptr<Engine> *engine_out, ErrorDetail *error);
   ~Engine();
@@ -74,13 +74,14 @@ class Engine {
   Status layer_word(hicache_ticket_t ticket, uint32_t layer, uint64_t *address_out, uint32_t *expected_out, ErrorDetail *error);
   Status stamp_pages(uint32_t pool, uint64_t stream, std::span<const hicache_stamp_t> stamps, std::span<const uint64_t> salts,
                      uint32_t *mismatches_out, ErrorDetail *error);
-  // Packs in portions and lets other calls in between, so that nobody waits for more than a few milliseconds of copying. Takes the lock itself.
+  // Packs in portions and lets other calls in between, so that nobody waits for more than a few milliseconds of copying. Takes the lock
+  // itself.
   Status compact(const hicache_compact_budget_t &budget, hicache_compact_result_t *result_out, ErrorDetail *error);
 
- private:
+private:
   // The arena's hands: one a tier.
   class TierMover final : public Mover {
-   public:
+  public:
     void connect(Engine *engine, Tier tier) {
       engine_ = engine;
       tier_ = tier;
@@ -89,7 +90,7 @@ class Engine {
     Status zero_pages(std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
     Status copy_pages(std::span<const PageCopy> copies, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
 
-   private:
+  private:
     Engine *engine_ = nullptr;
     Tier tier_ = Tier::kDevice;
   };

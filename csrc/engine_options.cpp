@@ -51,17 +51,19 @@ Status check_rows(const hicache_pool_options_t &of, uint32_t pool, uint64_t *pag
                 of.k_row_bytes);
   }
   if (of.v_row_bytes % kRowUnit != 0) {
-    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].v_row_bytes is %" PRIu64 ", must be a multiple of 16", pool, of.v_row_bytes);
+    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].v_row_bytes is %" PRIu64 ", must be a multiple of 16", pool,
+                of.v_row_bytes);
   }
   if (of.page_tokens == 0) return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].page_tokens is 0", pool);
   uint64_t bytes;
   const bool overflows = __builtin_add_overflow(of.k_row_bytes, of.v_row_bytes, &bytes) ||
                          __builtin_mul_overflow(bytes, uint64_t{of.layer_count}, &bytes) ||
                          __builtin_mul_overflow(bytes, uint64_t{of.page_tokens}, &bytes) || bytes > INT64_MAX;
-  if (overflows) return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u]: a page of these rows, layers and tokens passes 2^63 bytes", pool);
+  if (overflows)
+    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u]: a page of these rows, layers and tokens passes 2^63 bytes", pool);
   if (of.page_bytes != 0 && (of.page_bytes < bytes || of.page_bytes % kRowUnit != 0 || of.page_bytes > INT64_MAX)) {
-    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].page_bytes is %" PRIu64 ", must be 0 or a multiple of 16 of at least %" PRIu64,
-                pool, of.page_bytes, bytes);
+    return fail(error, HICACHE_INVALID_ARGUMENT, pool,
+                "pools[%u].page_bytes is %" PRIu64 ", must be 0 or a multiple of 16 of at least %" PRIu64, pool, of.page_bytes, bytes);
   }
   *page_bytes_out = of.page_bytes == 0 ? bytes : of.page_bytes;
   return HICACHE_OK;
@@ -77,7 +79,8 @@ Status check_pool(const hicache_options_t &options, uint32_t pool, PoolGeometry 
     return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].direction is %u, not one of HICACHE_DIRECTION_*", pool, of.direction);
   }
   if (of.envelope_layout > HICACHE_LAYOUT_TOKEN_MAJOR) {
-    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].envelope_layout is %u, not one of HICACHE_LAYOUT_*", pool, of.envelope_layout);
+    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].envelope_layout is %u, not one of HICACHE_LAYOUT_*", pool,
+                of.envelope_layout);
   }
   if (of.zeroing > HICACHE_ZERO_NEVER) {
     return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].zeroing is %u, not one of HICACHE_ZERO_*", pool, of.zeroing);
@@ -86,13 +89,15 @@ Status check_pool(const hicache_options_t &options, uint32_t pool, PoolGeometry 
     return fail(error, HICACHE_UNSUPPORTED, pool, "pools[%u]: flags or reserved0 set something that this library does not know", pool);
   }
   if ((of.role == HICACHE_ROLE_SWA) != (of.window_tokens != 0)) {
-    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].window_tokens is %u: above 0 for an SWA pool, 0 for others", pool, of.window_tokens);
+    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].window_tokens is %u: above 0 for an SWA pool, 0 for others", pool,
+                of.window_tokens);
   }
   if (of.role == HICACHE_ROLE_STATE && of.page_tokens != 1) {
     return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].page_tokens is %u, must be 1 for a STATE pool", pool, of.page_tokens);
   }
   if (of.role == HICACHE_ROLE_SWA && of.virtual_page_count != 0) {
-    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].virtual_page_count must be 0 for an SWA pool: the FULL pool decides", pool);
+    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].virtual_page_count must be 0 for an SWA pool: the FULL pool decides",
+                pool);
   }
   if (Status status = check_layers(of, pool, &geometry->layer_ids, error); status != HICACHE_OK) return status;
   if (Status status = check_rows(of, pool, &of.page_bytes, error); status != HICACHE_OK) return status;
@@ -130,7 +135,8 @@ Status check_group_layers(const std::vector<PoolGeometry> &pools, ErrorDetail *e
 }
 
 Status check_memory(const hicache_options_t &options, ErrorDetail *error) {
-  if (options.device_bytes == 0 || options.device_bytes > INT64_MAX) return invalid(error, HICACHE_NO_POOL, "device_bytes must be 1..2^63-1");
+  if (options.device_bytes == 0 || options.device_bytes > INT64_MAX)
+    return invalid(error, HICACHE_NO_POOL, "device_bytes must be 1..2^63-1");
   if (options.device_bytes_max != 0 && (options.device_bytes_max < options.device_bytes || options.device_bytes_max > INT64_MAX)) {
     return invalid(error, HICACHE_NO_POOL, "device_bytes_max must be 0 or at least device_bytes, and below 2^63");
   }
@@ -177,18 +183,24 @@ Status check_options(const hicache_options_t &options, EngineOptions *checked_ou
     return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "pool_count is %u, must be 1..%u", options.pool_count, kPoolCountMax);
   }
   if (options.pools == nullptr) return invalid(error, HICACHE_NO_POOL, "pools is NULL");
-  if (options.pool_stride_bytes != 0 && (options.pool_stride_bytes < sizeof(hicache_pool_options_t) || options.pool_stride_bytes > kStrideLimit)) {
+  if (options.pool_stride_bytes != 0 &&
+      (options.pool_stride_bytes < sizeof(hicache_pool_options_t) || options.pool_stride_bytes > kStrideLimit)) {
     return fail(error, HICACHE_ABI_MISMATCH, HICACHE_NO_POOL, "pool_stride_bytes is %u, this library's pools have %zu bytes",
                 options.pool_stride_bytes, sizeof(hicache_pool_options_t));
   }
   if (options.compaction > HICACHE_COMPACTION_OFF) return invalid(error, HICACHE_NO_POOL, "compaction is not one of HICACHE_COMPACTION_*");
-  if (options.placement > HICACHE_PLACEMENT_REFERENCE) return invalid(error, HICACHE_NO_POOL, "placement is not one of HICACHE_PLACEMENT_*");
+  if (options.placement > HICACHE_PLACEMENT_REFERENCE)
+    return invalid(error, HICACHE_NO_POOL, "placement is not one of HICACHE_PLACEMENT_*");
   if (options.copy_thread_count > kCopyThreadLimit) {
-    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "copy_thread_count is %u, at most %u", options.copy_thread_count, kCopyThreadLimit);
+    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "copy_thread_count is %u, at most %u", options.copy_thread_count,
+                kCopyThreadLimit);
   }
-  for (auto [name, value] : {std::pair{"ticket_max", options.ticket_max}, {"reservation_max", options.reservation_max},
-                             {"lease_max", options.lease_max}, {"step_max", options.step_max}}) {
-    if (value > kTicketMaxLimit) return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "%s is %u, at most %u", name, value, kTicketMaxLimit);
+  for (auto [name, value] : {std::pair{"ticket_max", options.ticket_max},
+                             {"reservation_max", options.reservation_max},
+                             {"lease_max", options.lease_max},
+                             {"step_max", options.step_max}}) {
+    if (value > kTicketMaxLimit)
+      return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "%s is %u, at most %u", name, value, kTicketMaxLimit);
   }
   if (options.sabotage != 0) {
 #ifdef HICACHE_SABOTAGE

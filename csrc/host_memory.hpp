@@ -1,4 +1,5 @@
-// Page-aligned host memory for arenas: reserved whole at open, backed by huge pages where the kernel has them, and paid for only when touched.
+// Page-aligned host memory for arenas: reserved whole at open, backed by huge pages where the kernel has them, and paid for only when
+// touched.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +9,14 @@ namespace hicache {
 
 // A mapping of `reserved` bytes of which the first `bytes` are in use. Owns the mapping unless it adopted a caller's buffer.
 class HostMemory {
- public:
+public:
   HostMemory() = default;
   ~HostMemory();
   HostMemory(const HostMemory &) = delete;
   HostMemory &operator=(const HostMemory &) = delete;
 
-  // Reserves bytes_max (>= bytes) of address space, zero on first touch. Returns 0 or errno. Costs no RAM. Arenas take huge pages; tables of
-  // which little is used at first do not, since the first touch of one clears 2 MiB.
+  // Reserves bytes_max (>= bytes) of address space, zero on first touch. Returns 0 or errno. Costs no RAM. Arenas take huge pages; tables
+  // of which little is used at first do not, since the first touch of one clears 2 MiB.
   enum class PageSize { kHuge, kSmall };
   int reserve(uint64_t bytes, uint64_t bytes_max, PageSize page_size = PageSize::kHuge);
   // Uses a caller's buffer, which must outlive this object.
@@ -29,7 +30,7 @@ class HostMemory {
   uint64_t bytes() const { return bytes_; }
   uint64_t reserved() const { return reserved_; }
 
- private:
+private:
   std::byte *base_ = nullptr;
   uint64_t bytes_ = 0;
   uint64_t reserved_ = 0;

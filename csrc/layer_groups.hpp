@@ -21,13 +21,13 @@ constexpr uint32_t kLayerIdLimit = kProgressDone;
 // What a backend knows of a pool: where a layer's bytes are inside an envelope.
 struct PoolLayout {
   uint64_t page_bytes = 0;
-  uint64_t layer_bytes = 0;  // A layer's contiguous slice; 0 if layers are interleaved (token-major) and an envelope goes whole.
-  uint64_t token_bytes = 0;  // All layers' rows of a token.
-  uint64_t row_bytes = 0;    // One layer's K and V rows of a token.
-  uint64_t k_row_bytes = 0;  // The K row alone.
+  uint64_t layer_bytes = 0; // A layer's contiguous slice; 0 if layers are interleaved (token-major) and an envelope goes whole.
+  uint64_t token_bytes = 0; // All layers' rows of a token.
+  uint64_t row_bytes = 0;   // One layer's K and V rows of a token.
+  uint64_t k_row_bytes = 0; // The K row alone.
   uint32_t page_tokens = 0;
   uint64_t static_device_bytes = 0; // Memory of its own on the device; 0: in the arena.
-  std::vector<uint32_t> layer_ids; // Global, strictly ascending.
+  std::vector<uint32_t> layer_ids;  // Global, strictly ascending.
 };
 
 // Bytes [begin, end) of each page of one pool.
@@ -49,7 +49,7 @@ struct LayerGroup {
 
 // The global layers of an engine with the pools that serve each. Immutable after construction; shared by all threads.
 class LayerOrder {
- public:
+public:
   LayerOrder() = default;
   // drop_last_layer is the deliberate fault: a copy leaves out a page's last layer.
   LayerOrder(std::vector<PoolLayout> pools, bool drop_last_layer);
@@ -64,7 +64,7 @@ class LayerOrder {
   const std::vector<PoolLayout> &pools() const { return pools_; }
   bool drops_last_layer() const { return drop_last_layer_; }
 
- private:
+private:
   struct Entry {
     uint32_t layer;
     uint32_t pool_mask;

@@ -97,7 +97,8 @@ Status TransferTable::check_request(const hicache_transfer_t &transfer, uint32_t
   }
   if (transfer.copy_count == 0) return HICACHE_OK;
   if (free_head_ == free_tail_) {
-    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "all %u tickets (ticket_max) are in flight or unread in the ring", options_.ticket_max);
+    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "all %u tickets (ticket_max) are in flight or unread in the ring",
+                options_.ticket_max);
   }
   if ((uint64_t{transfer.copy_count} + CopyChunk::kCapacity - 1) / CopyChunk::kCapacity > chunks_free_) {
     return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "transfer.copies: %u more than the pages that held_pages_max lets tickets hold",
@@ -111,8 +112,8 @@ Status TransferTable::refuse_incoming(const Incoming &incoming, std::span<const 
   for (size_t i = 0; i < copies.size(); i++) {
     if (!incoming.test(copies[i].pool, places[i])) continue;
     const bool device = tier == Tier::kDevice;
-    Status status = fail(error, HICACHE_BUSY, copies[i].pool, "transfer.copies[%zu]: %s page %u is being written by a transfer in flight", i,
-                         device ? "device" : "host", device ? copies[i].device_page : copies[i].host_page);
+    Status status = fail(error, HICACHE_BUSY, copies[i].pool, "transfer.copies[%zu]: %s page %u is being written by a transfer in flight",
+                         i, device ? "device" : "host", device ? copies[i].device_page : copies[i].host_page);
     if (error != nullptr) {
       error->blocking_pool = copies[i].pool;
       error->blocking_page = places[i];
@@ -168,7 +169,8 @@ Status TransferTable::back_up(const hicache_transfer_t &transfer, hicache_ticket
   uint32_t after;
   if (Status status = check_request(transfer, &after, error); status != HICACHE_OK) return status;
   if (transfer.reservation != 0 || transfer.bind_count != 0) {
-    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "transfer.reservation and transfer.binds must be 0: a back-up binds nothing");
+    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL,
+                "transfer.reservation and transfer.binds must be 0: a back-up binds nothing");
   }
   if (transfer.copy_count == 0) {
     *ticket_out = 0;
@@ -276,8 +278,8 @@ uint32_t TransferTable::read(hicache_completion_t *completions_out, uint32_t cap
   while (count < capacity && ring_.take(&slot)) {
     Ticket &ticket = tickets_[slot];
     const TransferJob &job = ticket.job;
-    completions_out[count++] = {job.ticket,       job.status, job.native_code, job.direction, job.page_count, job.bytes,
-                                job.submit_ns, job.start_ns, job.end_ns, ticket.user};
+    completions_out[count++] = {job.ticket, job.status,    job.native_code, job.direction, job.page_count,
+                                job.bytes,  job.submit_ns, job.start_ns,    job.end_ns,    ticket.user};
     release(ticket);
     ticket.state = State::kRead;
     unread_--;

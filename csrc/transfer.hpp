@@ -41,7 +41,7 @@ struct TransferCounters {
 };
 
 class TransferTable final : public JobSink {
- public:
+public:
   explicit TransferTable(const TransferOptions &options);
 
   // Takes the tables' memory. Before the first submission.
@@ -56,8 +56,8 @@ class TransferTable final : public JobSink {
 
   // hicache_ticket_status. Under the engine's lock.
   Status ticket_status(hicache_ticket_t ticket, uint32_t *layers_done_out, ErrorDetail *error) const;
-  // First half of a wait, under the engine's lock: OK with *slot_out = kNoSlot if there is nothing to wait for, the transfer's failure, or OK with
-  // a slot that stays this ticket's until layer_wait_end.
+  // First half of a wait, under the engine's lock: OK with *slot_out = kNoSlot if there is nothing to wait for, the transfer's failure, or
+  // OK with a slot that stays this ticket's until layer_wait_end.
   Status layer_wait_begin(hicache_ticket_t ticket, uint32_t layer, uint32_t *slot_out, ErrorDetail *error);
   // Second half, under the lock again, after Backend::layer_wait without it.
   Status layer_wait_end(uint32_t slot, ErrorDetail *error);
@@ -79,7 +79,7 @@ class TransferTable final : public JobSink {
   void finished(TransferJob &job) override;
   void work_waiting() override { ring_.look_again(); }
 
- private:
+private:
   enum class State : uint8_t { kFree, kUnread, kRead };
   struct Ticket {
     TransferJob job;
@@ -104,7 +104,8 @@ class TransferTable final : public JobSink {
   // INVALID_ARGUMENT if a back-up writes a host page twice; marks the pages as being written otherwise.
   Status claim_targets(std::span<const hicache_copy_t> copies, ErrorDetail *error);
   Status refuse_host_targets(std::span<const hicache_copy_t> copies, ErrorDetail *error);
-  Status refuse_incoming(const Incoming &incoming, std::span<const hicache_copy_t> copies, const uint32_t *places, Tier tier, ErrorDetail *error);
+  Status refuse_incoming(const Incoming &incoming, std::span<const hicache_copy_t> copies, const uint32_t *places, Tier tier,
+                         ErrorDetail *error);
   void submit(const hicache_transfer_t &transfer, uint32_t direction, uint32_t after, const PinList &device_pins, const PinList &host_pins,
               std::span<const FenceMark> waits, hicache_ticket_t *ticket_out);
   CopyChunk *take_chunk();

@@ -1,8 +1,11 @@
 // Bad input at the edge: an error that names the argument, nothing changed, no crash.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -14,7 +17,7 @@ namespace hicache_test {
 namespace {
 
 class Edge : public testing::Test {
- protected:
+protected:
   void SetUp() override {
     pools_ = OpenEngine::pools(shape_);
     options_ = OpenEngine::options(shape_, pools_);
@@ -264,6 +267,9 @@ TEST_F(Edge, CountsOfZeroAndOfAllBits) {
   EXPECT_EQ(hicache_alloc(engine, &take, kAll, e), HICACHE_INVALID_ARGUMENT);
   EXPECT_EQ(hicache_alloc(engine, &take, 1, e), HICACHE_NO_CAPACITY);
   EXPECT_EQ(hicache_reserve(engine, &take, 1, &id, e), HICACHE_NO_CAPACITY);
+  take = {kSwa, kAll, &page};
+  EXPECT_EQ(hicache_alloc(engine, &take, 1, e), HICACHE_INVALID_ARGUMENT);
+  EXPECT_EQ(hicache_reserve(engine, &take, 1, &id, e), HICACHE_INVALID_ARGUMENT);
   hicache_pages_t pages{kFull, kAll, &page};
   EXPECT_LT(hicache_free(engine, &pages, 1, e), 0);
   EXPECT_LT(hicache_free(engine, &pages, kAll, e), 0);
@@ -356,15 +362,9 @@ TEST_F(Edge, IdsOfAnotherEngineAndOfAnotherKind) {
     EXPECT_EQ(hicache_cancel(two.get(), id, &error_), HICACHE_STALE_ID);
     EXPECT_EQ(hicache_ticket_status(two.get(), id, nullptr, &error_), HICACHE_STALE_ID);
     EXPECT_EQ(hicache_kernel_ids(two.get(), id, kFull, 0, pages.data(), 2, kernel_ids, nullptr, &error_), HICACHE_STALE_ID);
-    if (id != lease) {
-      EXPECT_EQ(hicache_lease_release(one.get(), id, &error_), HICACHE_STALE_ID);
-    }
-    if (id != step) {
-      EXPECT_EQ(hicache_step_close(one.get(), id, &error_), HICACHE_STALE_ID);
-    }
-    if (id != reservation) {
-      EXPECT_EQ(hicache_cancel(one.get(), id, &error_), HICACHE_STALE_ID);
-    }
+    if (id != lease) { EXPECT_EQ(hicache_lease_release(one.get(), id, &error_), HICACHE_STALE_ID); }
+    if (id != step) { EXPECT_EQ(hicache_step_close(one.get(), id, &error_), HICACHE_STALE_ID); }
+    if (id != reservation) { EXPECT_EQ(hicache_cancel(one.get(), id, &error_), HICACHE_STALE_ID); }
     if (id != lease && id != step) {
       EXPECT_EQ(hicache_kernel_ids(one.get(), id, kFull, 0, pages.data(), 2, kernel_ids, nullptr, &error_), HICACHE_STALE_ID);
     }
@@ -412,6 +412,22 @@ TEST_F(Edge, ClosedAndForeignPointers) {
   EXPECT_EQ(hicache_close(reinterpret_cast<hicache_engine_t *>(reinterpret_cast<char *>(engine) + 8), &error_), HICACHE_INVALID_ARGUMENT);
 }
 
+// Threads at exit: nothing is destroyed under them, and an inherited engine does not keep a forked child from its exec or exit.
+TEST(ProcessEnd, ExitWithAnOpenEngine) {
+  auto leave_open = [] {
+    auto *engine = new OpenEngine; // Not closed.
+    const Pages pages = engine->alloc(8);
+    const Pages host = engine->host_alloc(kFull, 8);
+    engine->back_up(OpenEngine::copies(kFull, pages, host));
+    const pid_t child = fork();
+    if (child == 0) _exit(3);
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 3) std::exit(1);
+    std::exit(0);
+  };
+  EXPECT_EXIT(leave_open(), testing::ExitedWithCode(0), "");
+}
+
 TEST(Layout, EveryStructOnceAndAsCompiledHere) {
   const uint32_t count = hicache_abi_layout(UINT32_MAX, nullptr, nullptr);
   EXPECT_GT(count, 150u);
@@ -422,15 +438,9 @@ TEST(Layout, EveryStructOnceAndAsCompiledHere) {
     EXPECT_EQ(hicache_abi_layout(i, &name, &value), count);
     ASSERT_NE(name, nullptr);
     EXPECT_TRUE(names.insert(name).second) << name;
-    if (std::string(name) == "hicache_copy") {
-      EXPECT_EQ(value, sizeof(hicache_copy_t));
-    }
-    if (std::string(name) == "hicache_error.message") {
-      EXPECT_EQ(value, offsetof(hicache_error_t, message));
-    }
-    if (std::string(name) == "hicache_options.fault") {
-      EXPECT_EQ(value, offsetof(hicache_options_t, fault));
-    }
+    if (std::string(name) == "hicache_copy") { EXPECT_EQ(value, sizeof(hicache_copy_t)); }
+    if (std::string(name) == "hicache_error.message") { EXPECT_EQ(value, offsetof(hicache_error_t, message)); }
+    if (std::string(name) == "hicache_options.fault") { EXPECT_EQ(value, offsetof(hicache_options_t, fault)); }
   }
   EXPECT_EQ(names.count("hicache_pool_info.v_token_stride_bytes"), 1u);
   EXPECT_EQ(hicache_abi_version(), HICACHE_ABI_MAJOR << 16 | HICACHE_ABI_MINOR);

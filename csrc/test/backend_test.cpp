@@ -24,7 +24,7 @@ uint64_t resident_bytes() {
 // ---- Null ----
 
 class Tags {
- public:
+public:
   explicit Tags(OpenEngine &engine) : engine_(engine) {}
   void write(uint32_t tier, uint32_t pool, uint32_t page, uint64_t tag) {
     EXPECT_EQ(hicache_tags(engine_.get(), tier, pool, &page, 1, &tag, 1, engine_.error()), HICACHE_OK) << engine_.message();
@@ -35,7 +35,7 @@ class Tags {
     return tag;
   }
 
- private:
+private:
   OpenEngine &engine_;
 };
 
@@ -206,12 +206,14 @@ TEST(CpuBackend, KernelIdsUnderAStep) {
   const Pages padded{pages[0], HICACHE_NO_PAGE, pages[3], 1u << 20};
   int32_t ids[16];
   uint32_t sinks = 0;
-  ASSERT_EQ(hicache_kernel_ids(engine.get(), step, kFull, HICACHE_GRANULARITY_PAGE, padded.data(), 4, ids, &sinks, engine.error()), HICACHE_OK);
+  ASSERT_EQ(hicache_kernel_ids(engine.get(), step, kFull, HICACHE_GRANULARITY_PAGE, padded.data(), 4, ids, &sinks, engine.error()),
+            HICACHE_OK);
   EXPECT_EQ(sinks, 2u);
   EXPECT_EQ(ids[0], static_cast<int32_t>(engine.place(kFull, pages[0])));
   EXPECT_EQ(ids[1], 0);
   EXPECT_EQ(ids[3], 0);
-  ASSERT_EQ(hicache_kernel_ids(engine.get(), step, kSwa, HICACHE_GRANULARITY_TOKEN, pages.data(), 4, ids, &sinks, engine.error()), HICACHE_OK);
+  ASSERT_EQ(hicache_kernel_ids(engine.get(), step, kSwa, HICACHE_GRANULARITY_TOKEN, pages.data(), 4, ids, &sinks, engine.error()),
+            HICACHE_OK);
   EXPECT_EQ(sinks, 2u) << "two pages have no window page";
   EXPECT_EQ(ids[15], static_cast<int32_t>(engine.place(kSwa, pages[3]) * 4 + 3));
   EXPECT_EQ(engine.stats().sink_translations, 4u);
@@ -232,7 +234,9 @@ TEST(CpuBackend, ThreadsSleepWhenThereIsNothingToDo) {
   getrusage(RUSAGE_SELF, &before);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   getrusage(RUSAGE_SELF, &after);
-  const auto micros = [](const rusage &of) { return (of.ru_utime.tv_sec + of.ru_stime.tv_sec) * 1000000 + of.ru_utime.tv_usec + of.ru_stime.tv_usec; };
+  const auto micros = [](const rusage &of) {
+    return (of.ru_utime.tv_sec + of.ru_stime.tv_sec) * 1000000 + of.ru_utime.tv_usec + of.ru_stime.tv_usec;
+  };
   EXPECT_LT(micros(after) - micros(before), 20000);
 }
 
@@ -240,7 +244,7 @@ TEST(CpuBackend, ThreadsSleepWhenThereIsNothingToDo) {
 
 // A copier that stops at its first slice until it is let go, and writes down the order of jobs.
 class HeldCopier final : public hicache::PageCopier {
- public:
+public:
   void copy_slices(const hicache::TransferJob &job, const hicache::LayerGroup &, const hicache::CopyChunk *, uint32_t, uint32_t) override {
     entered++;
     while (held) std::this_thread::yield();
@@ -254,7 +258,7 @@ class HeldCopier final : public hicache::PageCopier {
 };
 
 class CountingSink final : public hicache::JobSink {
- public:
+public:
   void finished(hicache::TransferJob &) override { count++; }
   void work_waiting() override {}
   std::atomic<uint32_t> count{0};
@@ -273,10 +277,12 @@ TEST(Queues, UrgentOvertakesBetweenQuantaAndClassesAreFifo) {
   queue.start(1);
   hicache::CopyChunk chunks[5];
   hicache::TransferJob jobs[5];
-  const uint32_t priorities[5] = {HICACHE_CLASS_BACKGROUND, HICACHE_CLASS_BACKGROUND, HICACHE_CLASS_NORMAL, HICACHE_CLASS_NORMAL, HICACHE_CLASS_URGENT};
+  const uint32_t priorities[5] = {HICACHE_CLASS_BACKGROUND, HICACHE_CLASS_BACKGROUND, HICACHE_CLASS_NORMAL, HICACHE_CLASS_NORMAL,
+                                  HICACHE_CLASS_URGENT};
   for (uint32_t i = 0; i < 5; i++) {
     chunks[i].count = i == 0 ? 3 : 1;
-    for (uint32_t page = 0; page < chunks[i].count; page++) chunks[i].copies[page] = {0, hicache::PhysicalPage{page}, hicache::PhysicalPage{page}};
+    for (uint32_t page = 0; page < chunks[i].count; page++)
+      chunks[i].copies[page] = {0, hicache::PhysicalPage{page}, hicache::PhysicalPage{page}};
     jobs[i].slot = i;
     jobs[i].direction = HICACHE_H2D;
     jobs[i].priority = priorities[i];
@@ -306,7 +312,8 @@ std::vector<uint64_t> run_of_seed(uint64_t seed) {
   for (uint32_t i = 0; i < 30; i++) engine.back_up({{kFull, pages[i], host[i], 0}});
   std::vector<uint64_t> trace;
   for (const auto &completion : engine.await(30)) {
-    trace.push_back((completion.ticket >> 24 << 24 | (completion.ticket & 0xfffff)) & ((uint64_t{1} << 52) - 1)); // Without the engine's serial.
+    trace.push_back((completion.ticket >> 24 << 24 | (completion.ticket & 0xfffff)) &
+                    ((uint64_t{1} << 52) - 1)); // Without the engine's serial.
     trace.push_back(static_cast<uint64_t>(static_cast<int64_t>(completion.status)));
     trace.push_back(completion.end_ns);
   }

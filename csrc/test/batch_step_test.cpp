@@ -9,11 +9,9 @@ namespace {
 constexpr uint32_t kWindow = 8; // Of the SWA pool; pages hold 4 tokens.
 
 class Batch {
- public:
+public:
   Batch(OpenEngine &engine, std::vector<uint32_t> new_tokens) : engine_(engine), rows_(new_tokens.size(), Pages(32, HICACHE_NO_PAGE)) {
-    for (size_t i = 0; i < new_tokens.size(); i++) {
-      sequences_.push_back({rows_[i].data(), 0, 32, 0, new_tokens[i], kWindow, 0});
-    }
+    for (size_t i = 0; i < new_tokens.size(); i++) { sequences_.push_back({rows_[i].data(), 0, 32, 0, new_tokens[i], kWindow, 0}); }
     ids_[0].assign(256, -1);
     ids_[1].assign(256, -1);
     for (auto *array : {&indptr_, &counts_, &last_, &first_}) array->assign(new_tokens.size() + 1, -1);
@@ -170,8 +168,7 @@ TEST(BatchStep, RefusedLeavesAllSequences) {
   batch.step_ = 0;
   // No room: likewise.
   Pages rest;
-  while (engine.try_alloc(1, 0, &rest) == HICACHE_OK) {
-  }
+  while (engine.try_alloc(1, 0, &rest) == HICACHE_OK) {}
   batch.sequences_[1].new_token_count = 20;
   EXPECT_EQ(batch.step(batch.request()), HICACHE_NO_CAPACITY);
   unchanged();

@@ -1,5 +1,5 @@
-// Reads bytes as calls of hicache.h: any sequence, right and wrong arguments mixed. Nothing may crash, and the invariants hold at every end.
-// Used by the fuzz target and, with seeded bytes, by a test.
+// Reads bytes as calls of hicache.h: any sequence, right and wrong arguments mixed. Nothing may crash, and the invariants hold at every
+// end. Used by the fuzz target and, with seeded bytes, by a test.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace hicache_test {
 
 class CallSequence {
- public:
+public:
   CallSequence(const uint8_t *bytes, size_t count) : at_(bytes), end_(bytes + count) { error_.struct_size = sizeof error_; }
   ~CallSequence() { close(); }
 
@@ -27,7 +27,7 @@ class CallSequence {
     return failure_;
   }
 
- private:
+private:
   using Pages = std::vector<uint32_t>;
 
   uint8_t byte() { return at_ < end_ ? *at_++ : 0; }
@@ -116,7 +116,8 @@ class CallSequence {
   // A refusal must come with a status that exists and a sentence.
   bool good(hicache_status_t status) {
     if (status < 0) {
-      if (std::strcmp(hicache_status_name(status), "UNKNOWN") == 0 || error_.message[0] == 0 || error_.status != status) failure_ = "an error without a sentence";
+      if (std::strcmp(hicache_status_name(status), "UNKNOWN") == 0 || error_.message[0] == 0 || error_.status != status)
+        failure_ = "an error without a sentence";
       if (status == HICACHE_INTERNAL) failure_ = std::string("INTERNAL: ") + error_.message;
     }
     return status == HICACHE_OK;
@@ -129,65 +130,65 @@ class CallSequence {
 
   void call() {
     switch (below(24)) {
-    case 0:
-    case 1:
-    case 2: take(false); break;
-    case 3: take(true); break;
-    case 4: {
-      const Pages pages = some(pages_);
-      hicache_pages_t line{pool(), static_cast<uint32_t>(pages.size()), pages.data()};
-      good(hicache_free(engine_, &line, 1, &error_));
-      break;
-    }
-    case 5: extend(); break;
-    case 6: good(hicache_cancel(engine_, id(reservations_), &error_)); break;
-    case 7:
-    case 8: load(); break;
-    case 9:
-    case 10: back_up(); break;
-    case 11: {
-      hicache_completion_t completions[4];
-      uint32_t count = 0;
-      good(hicache_completion_poll(engine_, completions, below(5), &count, &error_));
-      break;
-    }
-    case 12: {
-      uint32_t ran = 0;
-      good(hicache_fault_run(engine_, below(4), below(2), &ran, &error_));
-      break;
-    }
-    case 13: good(hicache_fault_hold(engine_, below(2), below(2), &error_)); break;
-    case 14: {
-      const Pages pages = some(pages_);
-      hicache_pages_t line{pool(), static_cast<uint32_t>(pages.size()), pages.data()};
-      uint64_t lease = 0;
-      if (good(hicache_lease_acquire(engine_, &line, 1, &lease, &error_))) leases_.push_back(lease);
-      break;
-    }
-    case 15: good(hicache_lease_release(engine_, id(leases_), &error_)); break;
-    case 16: {
-      const Pages pages = some(pages_);
-      hicache_pages_t line{pool(), static_cast<uint32_t>(pages.size()), pages.data()};
-      uint64_t step = 0;
-      if (good(hicache_step_open(engine_, below(3), &line, 1, &step, &error_))) steps_.push_back(step);
-      break;
-    }
-    case 17: good(hicache_step_close(engine_, id(steps_), &error_)); break;
-    case 18: {
-      hicache_compact_budget_t budget{sizeof budget, 1 + below(2), below(4), one_in(2) ? HICACHE_NO_POOL : pool(), below(3) * 100};
-      good(hicache_compact(engine_, &budget, nullptr, &error_));
-      break;
-    }
-    case 19: host_take(); break;
-    case 20: {
-      const Pages pages = some(host_pages_);
-      hicache_host_pages_t line{pool(), static_cast<uint32_t>(pages.size()), pages.data()};
-      good(hicache_host_free(engine_, &line, 1, &error_));
-      break;
-    }
-    case 21: view_and_translate(); break;
-    case 22: ask(); break;
-    default: batch(); break;
+      case 0:
+      case 1:
+      case 2: take(false); break;
+      case 3: take(true); break;
+      case 4: {
+        const Pages pages = some(pages_);
+        hicache_pages_t line{pool(), static_cast<uint32_t>(pages.size()), pages.data()};
+        good(hicache_free(engine_, &line, 1, &error_));
+        break;
+      }
+      case 5: extend(); break;
+      case 6: good(hicache_cancel(engine_, id(reservations_), &error_)); break;
+      case 7:
+      case 8: load(); break;
+      case 9:
+      case 10: back_up(); break;
+      case 11: {
+        hicache_completion_t completions[4];
+        uint32_t count = 0;
+        good(hicache_completion_poll(engine_, completions, below(5), &count, &error_));
+        break;
+      }
+      case 12: {
+        uint32_t ran = 0;
+        good(hicache_fault_run(engine_, below(4), below(2), &ran, &error_));
+        break;
+      }
+      case 13: good(hicache_fault_hold(engine_, below(2), below(2), &error_)); break;
+      case 14: {
+        const Pages pages = some(pages_);
+        hicache_pages_t line{pool(), static_cast<uint32_t>(pages.size()), pages.data()};
+        uint64_t lease = 0;
+        if (good(hicache_lease_acquire(engine_, &line, 1, &lease, &error_))) leases_.push_back(lease);
+        break;
+      }
+      case 15: good(hicache_lease_release(engine_, id(leases_), &error_)); break;
+      case 16: {
+        const Pages pages = some(pages_);
+        hicache_pages_t line{pool(), static_cast<uint32_t>(pages.size()), pages.data()};
+        uint64_t step = 0;
+        if (good(hicache_step_open(engine_, below(3), &line, 1, &step, &error_))) steps_.push_back(step);
+        break;
+      }
+      case 17: good(hicache_step_close(engine_, id(steps_), &error_)); break;
+      case 18: {
+        hicache_compact_budget_t budget{sizeof budget, 1 + below(2), below(4), one_in(2) ? HICACHE_NO_POOL : pool(), below(3) * 100};
+        good(hicache_compact(engine_, &budget, nullptr, &error_));
+        break;
+      }
+      case 19: host_take(); break;
+      case 20: {
+        const Pages pages = some(host_pages_);
+        hicache_host_pages_t line{pool(), static_cast<uint32_t>(pages.size()), pages.data()};
+        good(hicache_host_free(engine_, &line, 1, &error_));
+        break;
+      }
+      case 21: view_and_translate(); break;
+      case 22: ask(); break;
+      default: batch(); break;
     }
   }
 
@@ -205,7 +206,8 @@ class CallSequence {
     }
     uint64_t reservation = 0;
     const uint32_t count = below(4);
-    if (!good(reserve ? hicache_reserve(engine_, lines, count, &reservation, &error_) : hicache_alloc(engine_, lines, count, &error_))) return;
+    if (!good(reserve ? hicache_reserve(engine_, lines, count, &reservation, &error_) : hicache_alloc(engine_, lines, count, &error_)))
+      return;
     if (reserve) reservations_.push_back(reservation);
     if (count > 0) keep(&pages_, pages);
     if (count > 2) keep(&pages_, more);
@@ -215,7 +217,8 @@ class CallSequence {
     Pages row = some(pages_);
     row.resize(8, 0);
     const uint32_t pages = below(4);
-    hicache_sequence_t sequence{row.data(), pages, one_in(8) ? garbage() % 9 : 8, pages * 2 - (pages > 0 ? below(2) : 0), below(6), garbage(), below(2)};
+    hicache_sequence_t sequence{row.data(), pages,   one_in(8) ? garbage() % 9 : 8, pages * 2 - (pages > 0 ? below(2) : 0), below(6),
+                                garbage(),  below(2)};
     if (good(hicache_extend(engine_, pool(), &sequence, 1, &error_))) keep(&pages_, Pages(row.begin(), row.begin() + sequence.vpage_count));
   }
 
@@ -237,7 +240,9 @@ class CallSequence {
     if (good(hicache_load(engine_, &transfer, &ticket, &error_)) && ticket != 0) tickets_.push_back(ticket);
   }
   // A page taken lately: likely one of a reservation.
-  uint32_t recent() { return pages_.empty() ? garbage() : pages_[pages_.size() - 1 - below(static_cast<uint32_t>(pages_.size() < 8 ? pages_.size() : 8))]; }
+  uint32_t recent() {
+    return pages_.empty() ? garbage() : pages_[pages_.size() - 1 - below(static_cast<uint32_t>(pages_.size() < 8 ? pages_.size() : 8))];
+  }
 
   void back_up() {
     std::vector<hicache_copy_t> copies(below(5));
@@ -255,7 +260,8 @@ class CallSequence {
 
   void host_take() {
     Pages pages(below(6)), others(below(4));
-    hicache_host_take_t lines[2] = {{pool(), static_cast<uint32_t>(pages.size()), pages.data()}, {pool(), static_cast<uint32_t>(others.size()), others.data()}};
+    hicache_host_take_t lines[2] = {{pool(), static_cast<uint32_t>(pages.size()), pages.data()},
+                                    {pool(), static_cast<uint32_t>(others.size()), others.data()}};
     if (!good(hicache_host_alloc(engine_, lines, 2, &error_))) return;
     keep(&host_pages_, pages);
     keep(&host_pages_, others);
@@ -272,8 +278,8 @@ class CallSequence {
     const uint32_t granularity = below(3);
     const uint32_t of = pool();
     if (of >= pool_count_ || granularity < 2) {
-      good(hicache_kernel_ids(engine_, one_in(2) ? id(leases_) : id(steps_), of, granularity, names.data(), static_cast<uint32_t>(names.size()), ids.data(),
-                              nullptr, &error_));
+      good(hicache_kernel_ids(engine_, one_in(2) ? id(leases_) : id(steps_), of, granularity, names.data(),
+                              static_cast<uint32_t>(names.size()), ids.data(), nullptr, &error_));
     }
     Pages places(names.size() + 1);
     good(hicache_inspect(engine_, pool(), names.data(), static_cast<uint32_t>(names.size()), places.data(), &error_));

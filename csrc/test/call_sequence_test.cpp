@@ -22,9 +22,7 @@ TEST(CallSequences, NoSequenceBreaksAnInvariant) {
   const char *count = std::getenv("HICACHE_CALLS");
   const uint64_t first = one == nullptr ? 0 : std::strtoull(one, nullptr, 10);
   const uint64_t last = one != nullptr ? first + 1 : count == nullptr ? 400 : std::strtoull(count, nullptr, 10);
-  for (uint64_t seed = first; seed < last; seed++) {
-    ASSERT_EQ(run_seed(seed), "") << "repeat with HICACHE_CALLS_SEED=" << seed;
-  }
+  for (uint64_t seed = first; seed < last; seed++) { ASSERT_EQ(run_seed(seed), "") << "repeat with HICACHE_CALLS_SEED=" << seed; }
 }
 
 } // namespace

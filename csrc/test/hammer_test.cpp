@@ -12,7 +12,7 @@ namespace {
 
 // One sequence's life: take pages, write, back up, free, load back, check, free. Refusals for want of room are fine.
 class Life {
- public:
+public:
   Life(OpenEngine &engine, uint32_t seed) : engine_(engine), random_(seed) {}
 
   void round() {
@@ -42,7 +42,7 @@ class Life {
     }
   }
 
- private:
+private:
   template <typename Fn> void with_lease(const Pages &pages, Fn fn) {
     hicache_pages_t line{kFull, static_cast<uint32_t>(pages.size()), pages.data()};
     hicache_lease_t lease = 0;
@@ -57,7 +57,9 @@ class Life {
     }
     ASSERT_EQ(hicache_lease_release(engine_.get(), lease, nullptr), HICACHE_OK);
   }
-  static void check(const uint8_t *bytes, uint64_t stamp, uint64_t size) { EXPECT_EQ(OpenEngine::first_difference(bytes, stamp, 0, size), -1); }
+  static void check(const uint8_t *bytes, uint64_t stamp, uint64_t size) {
+    EXPECT_EQ(OpenEngine::first_difference(bytes, stamp, 0, size), -1);
+  }
   void load_back(const Pages &host, uint64_t stamp) {
     Pages target(host.size());
     hicache_take_t take{kFull, static_cast<uint32_t>(host.size()), target.data()};

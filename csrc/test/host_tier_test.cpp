@@ -11,7 +11,7 @@ namespace {
 
 // Two pools of 16-byte rows and one layer each: full pages of 128 bytes growing down, swa pages of 64 bytes growing up.
 class HostExample : public testing::Test {
- protected:
+protected:
   void open(uint64_t host_bytes, uint64_t full_page_bytes, uint64_t swa_page_bytes) {
     static const uint32_t full_layer[] = {0}, swa_layer[] = {1};
     pools_.assign(2, hicache_pool_options_t{});
@@ -136,7 +136,8 @@ TEST(HostView, AddressesHoldUnderTheLeaseWhileOthersMove) {
   EXPECT_GT(engine.compact(HICACHE_TIER_HOST).moved_pages, 0u);
   const uint32_t index[3] = {35, 3, 20};
   for (uint32_t i = 0; i < 3; i++) {
-    EXPECT_EQ(OpenEngine::first_difference(static_cast<uint8_t *>(addresses[i]), 60 + index[i], 0, engine.info(HICACHE_TIER_HOST, kFull).page_bytes),
+    EXPECT_EQ(OpenEngine::first_difference(static_cast<uint8_t *>(addresses[i]), 60 + index[i], 0,
+                                           engine.info(HICACHE_TIER_HOST, kFull).page_bytes),
               -1);
   }
   for (uint32_t i = 1; i < 40; i += 2) EXPECT_TRUE(engine.host_holds(kFull, pages[i], 60 + i));

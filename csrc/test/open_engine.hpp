@@ -40,7 +40,7 @@ struct EngineShape {
 using Pages = std::vector<uint32_t>;
 
 class OpenEngine {
- public:
+public:
   explicit OpenEngine(const EngineShape &shape = {}) : shape_(shape) {
     error_.struct_size = sizeof error_;
     status_ = open(shape, &engine_, &error_);
@@ -267,7 +267,8 @@ class OpenEngine {
     EXPECT_EQ(hicache_reserve(engine_, takes, 2, &reservation, &error_), HICACHE_OK) << message();
     return reservation;
   }
-  hicache_ticket_t load(hicache_reservation_t reservation, const std::vector<hicache_copy_t> &of, const std::vector<hicache_bind_t> &binds = {}) {
+  hicache_ticket_t load(hicache_reservation_t reservation, const std::vector<hicache_copy_t> &of,
+                        const std::vector<hicache_bind_t> &binds = {}) {
     hicache_transfer_t request = transfer(of, binds);
     request.reservation = reservation;
     request.priority = HICACHE_CLASS_URGENT;
@@ -316,7 +317,7 @@ class OpenEngine {
     return result;
   }
 
- private:
+private:
   EngineShape shape_;
   hicache_engine_t *engine_ = nullptr;
   hicache_error_t error_{};

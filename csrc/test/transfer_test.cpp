@@ -17,7 +17,7 @@ struct Case {
 };
 
 class Transfers : public testing::TestWithParam<Case> {
- protected:
+protected:
   EngineShape shape() const {
     EngineShape shape;
     shape.layout = GetParam().layout;
@@ -359,9 +359,7 @@ TEST(Layers, ReadableInOrderWhileLaterOnesAreNot) {
                                            : engine.layer_difference(kSwa, target[i], 20 + i, swa_local[layer]);
         EXPECT_EQ(difference == -1, arrived) << "step " << step << " layer " << layer;
       }
-      if (arrived) {
-        EXPECT_EQ(hicache_layer_wait(engine.get(), ticket, layer, 0, engine.error()), HICACHE_OK);
-      }
+      if (arrived) { EXPECT_EQ(hicache_layer_wait(engine.get(), ticket, layer, 0, engine.error()), HICACHE_OK); }
     }
     // A layer that no pool serves is complete at once.
     EXPECT_EQ(hicache_layer_wait(engine.get(), ticket, 55, 0, engine.error()), HICACHE_OK);
@@ -438,7 +436,8 @@ TEST(Tickets, LimitLeavesNothingBehind) {
   engine.run(2);
   EXPECT_EQ(hicache_load(engine.get(), &request, &ticket, engine.error()), HICACHE_LIMIT) << "ended, but unread in the ring";
   EXPECT_EQ(engine.poll(1).size(), 1u);
-  EXPECT_EQ(hicache_load(engine.get(), &request, &ticket, engine.error()), HICACHE_OK) << "the reservation is still whole: " << engine.message();
+  EXPECT_EQ(hicache_load(engine.get(), &request, &ticket, engine.error()), HICACHE_OK)
+      << "the reservation is still whole: " << engine.message();
   engine.run(1);
   EXPECT_EQ(engine.poll().size(), 2u);
   engine.expect_sound();
@@ -459,7 +458,8 @@ TEST(Requests, RefusedWithTheFirstBadNameAndNothingChanged) {
   EXPECT_LT(engine.try_back_up({{kFull, pages[0], 999999, 0}}), 0);
   EXPECT_LT(engine.try_back_up({{kFull, pages[0], HICACHE_NO_PAGE, 0}}), 0);
   EXPECT_LT(engine.try_back_up({{7, pages[0], host[0], 0}}), 0);
-  EXPECT_EQ(engine.try_back_up({{kFull, pages[0], host[0], 0}, {kFull, pages[1], host[0], 0}}), HICACHE_INVALID_ARGUMENT) << "overlapping copies";
+  EXPECT_EQ(engine.try_back_up({{kFull, pages[0], host[0], 0}, {kFull, pages[1], host[0], 0}}), HICACHE_INVALID_ARGUMENT)
+      << "overlapping copies";
   EXPECT_EQ(engine.try_back_up({{kFull, pages[0], host[0], 1}}), HICACHE_UNSUPPORTED) << "a reserved field";
   engine.expect_sound();
   EXPECT_EQ(engine.stats().back_ups, 0u);
@@ -502,9 +502,7 @@ TEST(Order, ChildAfterParent) {
     const Pages pages = engine.alloc(12);
     const Pages host = engine.host_alloc(kFull, 12);
     std::vector<hicache_ticket_t> chain;
-    for (uint32_t i = 0; i < 12; i++) {
-      chain.push_back(engine.back_up({{kFull, pages[i], host[i], 0}}, i % 4 == 0 ? 0 : chain.back()));
-    }
+    for (uint32_t i = 0; i < 12; i++) { chain.push_back(engine.back_up({{kFull, pages[i], host[i], 0}}, i % 4 == 0 ? 0 : chain.back())); }
     const auto completions = engine.await(12);
     std::vector<size_t> at(12);
     for (size_t i = 0; i < 12; i++) {
