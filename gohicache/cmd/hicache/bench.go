@@ -34,6 +34,7 @@ type benchOptions struct {
 	quick, full bool
 	json        bool
 	markdown    bool
+	into        string
 	library     string
 	engineBench string
 	traces      string
@@ -55,6 +56,7 @@ func benchFlags(o *benchOptions) *cli.Flags {
 	f.Group("output")
 	f.Bool(&o.json, "json", "print the figures as one JSON array of {work, config, unit, value, peer, peer_value, ratio, bar, meets, runs, min, max}")
 	f.Bool(&o.markdown, "markdown", "print the table for a document")
+	f.String(&o.into, "into", "FILE.md", "", "write the table between the lines <!-- bench NAME --> and <!-- end NAME --> of a document, e.g. docs/PERFORMANCE.md")
 	return f
 }
 
@@ -137,20 +139,28 @@ func (o *benchOptions) settings(errOut io.Writer) (*bench.Settings, error) {
 }
 
 func (o *benchOptions) print(set string, rows []bench.Row, loadBefore string, out io.Writer) error {
-	switch {
-	case o.json:
+	if o.json {
 		return bench.WriteJSON(out, rows)
-	case set == "hitrate":
-		return bench.WriteHitRates(out, rows, o.markdown)
 	}
+	var text strings.Builder
+	markdown := o.markdown || o.into != ""
 	write := bench.WriteTable
-	if o.markdown {
+	switch {
+	case set == "hitrate":
+		write = func(out io.Writer, rows []bench.Row) error { return bench.WriteHitRates(out, rows, markdown) }
+	case markdown:
 		write = bench.WriteMarkdown
 	}
-	if err := write(out, rows); err != nil {
+	if err := write(&text, rows); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\n%d CPUs, %s; load average %s before, %s after. ?: the bar is about a peer that was not run.\n", runtime.NumCPU(), runtime.GOARCH, loadBefore, loadAverage())
+	if set != "hitrate" { // hit rates are the same on every machine
+		fmt.Fprintf(&text, "\n%d CPUs, %s; load average %s before, %s after. ?: the bar is about a peer that was not run.\n", runtime.NumCPU(), runtime.GOARCH, loadBefore, loadAverage())
+	}
+	if o.into != "" {
+		return bench.ReplaceSection(o.into, set, text.String())
+	}
+	_, err := io.WriteString(out, text.String())
 	return err
 }
 

@@ -177,3 +177,21 @@ func TestHitRateTable(t *testing.T) {
 		}
 	}
 }
+
+func TestReplaceSection(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "doc.md")
+	if err := os.WriteFile(path, []byte("before\n<!-- bench walk -->\nold\n<!-- end walk -->\nafter\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := ReplaceSection(path, "walk", "new\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, _ := os.ReadFile(path); string(got) != "before\n<!-- bench walk -->\n\nnew\n\n<!-- end walk -->\nafter\n" {
+		t.Errorf("%q", got)
+	}
+	if err := ReplaceSection(path, "run", ""); err == nil {
+		t.Error("a section that is not there")
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/hicache/hicache/gohicache/cmd/hicache/internal/trace"
 	"github.com/hicache/hicache/gohicache/internal/policy"
 )
 
@@ -102,9 +103,20 @@ func others(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "lru" })
 }
 
+// blockPolicy is a policy with its constants in blocks where they are in tokens, since a token stands for a block here.
+func blockPolicy(name string) (policy.Policy, error) {
+	switch name {
+	case "auto":
+		return policy.NewAuto(policy.AutoOptions{UnitTokens: 1}), nil
+	case "tlru":
+		return policy.TLRU(policy.DefaultThreshold/trace.DefaultBlockTokens, policy.DefaultNextPrompt/trace.DefaultBlockTokens), nil
+	}
+	return policy.ByName(name)
+}
+
 // blockHitRate runs a trace's blocks through the tree.
 func blockHitRate(requests [][]uint32, capacity int, name string) (float64, error) {
-	p, err := policy.ByName(name)
+	p, err := blockPolicy(name)
 	if err != nil {
 		return 0, err
 	}
