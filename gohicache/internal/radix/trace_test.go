@@ -151,7 +151,11 @@ func TestLRUEqualsTheReferenceRates(t *testing.T) {
 			continue
 		}
 		reqs := loadTrace(t, c.file)
-		for _, capacity := range []int{1000, 5000, 10000, 50000} {
+		capacities := []int{1000, 5000, 10000, 50000}
+		if testing.Short() {
+			capacities = capacities[:2]
+		}
+		for _, capacity := range capacities {
 			t.Run(fmt.Sprintf("%s/%d", c.trace, capacity), func(t *testing.T) {
 				hit, total := replayBlocks(t, reqs, capacity, policy.LRU())
 				got := float64(hit) / float64(total)
@@ -185,6 +189,9 @@ func TestAutoAgainstLRU(t *testing.T) {
 			continue
 		}
 		reqs := loadTrace(t, c.file)
+		if testing.Short() {
+			c.capacities = c.capacities[:2]
+		}
 		for _, capacity := range c.capacities {
 			rate := func(p policy.Policy) float64 {
 				hit, total := replayBlocks(t, reqs, capacity, p)
@@ -218,6 +225,9 @@ func TestAutoAgainstLRU(t *testing.T) {
 // In whole-leaf mode the tree does what SGLang's trees (0.5.23, its Python and Rust cores alike) were seen to do on the same tokens: the
 // same hits, and the same leaves go in the same calls.
 func TestWholeLeafEqualsSGLang(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED with -short: replays 140 M tokens")
+	}
 	for _, c := range []struct {
 		file               string
 		requests, page     int
