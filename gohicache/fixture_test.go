@@ -50,6 +50,9 @@ func open(t testing.TB, o hicache.Options) *server {
 	if o.PageTokens == 0 {
 		o.PageTokens = pageTokens
 	}
+	if o.PrefetchTimeout == 0 {
+		o.PrefetchTimeout = 30 * time.Second // a busy machine is no reason to miss
+	}
 	if o.Logger == nil && testing.Verbose() {
 		o.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
