@@ -21,7 +21,7 @@ func TestEngine(t *testing.T) {
 		for _, backend := range []ffi.Backend{ffi.BackendCPU, ffi.BackendNull} {
 			t.Run(fmt.Sprintf("%s/%s", g.name, backendNames[backend]), func(t *testing.T) {
 				seen := &engineCounters{}
-				check(t, budget{60, 150}, func(rt *rapid.T) {
+				check(t, budget{40, 120}, func(rt *rapid.T) {
 					pageTokens := rapid.SampledFrom([]uint32{1, 4, 16}).Draw(rt, "page tokens")
 					m := openMachine(rt, g.options(rt, backend, pageTokens))
 					defer m.close()
