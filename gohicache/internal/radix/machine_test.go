@@ -20,59 +20,71 @@ type machine struct {
 }
 
 func TestAgainstTheModel(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
-		cfg := Config{PageTokens: rapid.IntRange(1, 2).Draw(r, "pageTokens")}
-		cfg.WholeLeaf = rapid.IntRange(0, 5).Draw(r, "wholeLeaf") == 0
-		cfg.HostPrefixClosed = rapid.Bool().Draw(r, "hostPrefixClosed")
-		cfg.Hashes = rapid.IntRange(0, 3).Draw(r, "hashes") == 0
-		window := func() PoolConfig {
-			return PoolConfig{SWA, rapid.IntRange(1, 6).Draw(r, "window")}
-		}
-		switch rapid.IntRange(0, 5).Draw(r, "pools") {
-		case 0, 1:
-			cfg.Pools = []PoolConfig{{Role: Full}}
-		case 2:
-			cfg.Pools = []PoolConfig{{Role: Full}, window()}
-		case 3:
-			cfg.Pools = []PoolConfig{window(), {Role: Full}, window()}
-		case 4:
-			cfg.Pools = []PoolConfig{{Role: Full}, {Role: State}}
-		case 5:
-			cfg.Pools = []PoolConfig{{Role: State}, window(), {Role: Full}}
-		}
-		name := "lru"
-		if rapid.IntRange(0, 2).Draw(r, "otherPolicy") == 0 {
-			name = rapid.SampledFrom(policy.Names()).Draw(r, "policy")
-		}
-		cfg.Policy, _ = policy.ByName(name)
-		seen := mirror{}
-		cfg.OnChange = seen.apply
-		f := newFixture(r, cfg)
-		m := &machine{model: newModel(f), tree: f.tree, seen: seen, writeAll: rapid.Bool().Draw(r, "writeBack")}
-		r.Repeat(map[string]func(*rapid.T){
-			"match":      m.match,
-			"matchToo":   m.match,
-			"insert":     m.insert,
-			"insertToo":  m.insert,
-			"release":    m.release,
-			"suspend":    m.suspend,
-			"load":       m.load,
-			"loadToo":    m.load,
-			"landed":     m.landed,
-			"backUp":     m.backUp,
-			"copied":     m.copied,
-			"evict":      m.evict,
-			"evictHost":  m.evictHost,
-			"prefetch":   m.prefetch,
-			"store":      m.store,
-			"clear":      m.clear,
-			"orphans":    m.orphans,
-			"newWindows": m.releaseWindows,
-			"onDevice":   m.releaseHost,
-			"":           func(r *rapid.T) { m.verify(r) },
-		})
-		m.end(r)
-	})
+	rounds := 8 // each of -rapid.checks runs
+	if testing.Short() {
+		rounds = 2
+	}
+	for i := range rounds {
+		t.Run(fmt.Sprint(i), func(t *testing.T) { rapid.Check(t, runMachine) })
+	}
+}
+
+// runMachine is one run: a random tree, three times -rapid.steps operations on it, and an end after which nothing may be left.
+func runMachine(r *rapid.T) {
+	cfg := Config{PageTokens: rapid.IntRange(1, 2).Draw(r, "pageTokens")}
+	cfg.WholeLeaf = rapid.IntRange(0, 5).Draw(r, "wholeLeaf") == 0
+	cfg.HostPrefixClosed = rapid.Bool().Draw(r, "hostPrefixClosed")
+	cfg.Hashes = rapid.IntRange(0, 3).Draw(r, "hashes") == 0
+	window := func() PoolConfig {
+		return PoolConfig{SWA, rapid.IntRange(1, 6).Draw(r, "window")}
+	}
+	switch rapid.IntRange(0, 5).Draw(r, "pools") {
+	case 0, 1:
+		cfg.Pools = []PoolConfig{{Role: Full}}
+	case 2:
+		cfg.Pools = []PoolConfig{{Role: Full}, window()}
+	case 3:
+		cfg.Pools = []PoolConfig{window(), {Role: Full}, window()}
+	case 4:
+		cfg.Pools = []PoolConfig{{Role: Full}, {Role: State}}
+	case 5:
+		cfg.Pools = []PoolConfig{{Role: State}, window(), {Role: Full}}
+	}
+	name := "lru"
+	if rapid.IntRange(0, 2).Draw(r, "otherPolicy") == 0 {
+		name = rapid.SampledFrom(policy.Names()).Draw(r, "policy")
+	}
+	cfg.Policy, _ = policy.ByName(name)
+	seen := mirror{}
+	cfg.OnChange = seen.apply
+	f := newFixture(r, cfg)
+	m := &machine{model: newModel(f), tree: f.tree, seen: seen, writeAll: rapid.Bool().Draw(r, "writeBack")}
+	actions := map[string]func(*rapid.T){
+		"match":      m.match,
+		"matchToo":   m.match,
+		"insert":     m.insert,
+		"insertToo":  m.insert,
+		"release":    m.release,
+		"suspend":    m.suspend,
+		"load":       m.load,
+		"loadToo":    m.load,
+		"landed":     m.landed,
+		"backUp":     m.backUp,
+		"copied":     m.copied,
+		"evict":      m.evict,
+		"evictHost":  m.evictHost,
+		"prefetch":   m.prefetch,
+		"store":      m.store,
+		"clear":      m.clear,
+		"orphans":    m.orphans,
+		"newWindows": m.releaseWindows,
+		"onDevice":   m.releaseHost,
+		"":           func(r *rapid.T) { m.verify(r) },
+	}
+	for range 3 {
+		r.Repeat(actions)
+	}
+	m.end(r)
 }
 
 func (m *machine) verify(r *rapid.T) {

@@ -190,7 +190,7 @@ func TestAutoAgainstLRU(t *testing.T) {
 		}
 		reqs := loadTrace(t, c.file)
 		if testing.Short() {
-			c.capacities = c.capacities[:2]
+			c.capacities = c.capacities[:1]
 		}
 		for _, capacity := range c.capacities {
 			rate := func(p policy.Policy) float64 {
