@@ -72,6 +72,22 @@ Status CudaBackend::open_mirrors(const BackendOptions &options, ErrorDetail *err
   return HICACHE_OK;
 }
 
+Status CudaBackend::open_scratch(ErrorDetail *error) {
+  if (!kernels_.available()) return HICACHE_OK;
+  void *memory = std::aligned_alloc(4096, kScratchBytes);
+  if (memory == nullptr) return fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "allocating %llu bytes", static_cast<unsigned long long>(kScratchBytes));
+  if (CuResult r = device_.api().host_register(memory, kScratchBytes, cu::kHostRegisterPortable); r != cu::kSuccess) {
+    std::free(memory);
+    return device_.report(r, "cuMemHostRegister", HICACHE_INFEASIBLE, error);
+  }
+  scratch_host_ = static_cast<unsigned char *>(memory);
+  if (CuResult r = device_.api().memory_alloc(&scratch_, kScratchBytes); r != cu::kSuccess) {
+    scratch_ = 0;
+    return device_.report(r, "cuMemAlloc", HICACHE_INFEASIBLE, error);
+  }
+  return HICACHE_OK;
+}
+
 Status CudaBackend::open(const BackendOptions &options, ErrorDetail *error) {
   layers_ = options.layers;
   read_environment();
@@ -82,17 +98,18 @@ Status CudaBackend::open(const BackendOptions &options, ErrorDetail *error) {
     close();
     return status;
   };
-  kernels_.open();
   int least = 0, greatest = 0;
   CuResult r = api.priority_range(&least, &greatest);
   if (r == cu::kSuccess) r = api.stream_create(&mover_, cu::kStreamNonBlocking, least);
   if (r == cu::kSuccess) r = api.stream_create(&reader_, cu::kStreamNonBlocking, least);
   if (r == cu::kSuccess) r = api.event_create(&mover_end_, cu::kEventDisableTiming);
   if (r != cu::kSuccess) return give_up(device_.report(r, "creating streams", HICACHE_INFEASIBLE, error));
+  kernels_.open(mover_);
   if (Status s = open_memory(options, error); s != HICACHE_OK) return give_up(s);
   if (Status s = open_mirrors(options, error); s != HICACHE_OK) return give_up(s);
   if (Status s = words_.open(options.ticket_max, layers_->layer_limit(), error); s != HICACHE_OK) return give_up(s);
   if (Status s = lists_.open(error); s != HICACHE_OK) return give_up(s);
+  if (Status s = open_scratch(error); s != HICACHE_OK) return give_up(s);
   if (r = api.stream_synchronize(mover_); r != cu::kSuccess) return give_up(device_.report(r, "cuStreamSynchronize", HICACHE_DEVICE, error));
 
   LaneContext context;
@@ -132,6 +149,13 @@ void CudaBackend::close() {
   fences_.close();
   lists_.close();
   words_.close();
+  if (scratch_ != 0) api.memory_free(scratch_);
+  scratch_ = 0;
+  if (scratch_host_ != nullptr) {
+    api.host_unregister(scratch_host_);
+    std::free(scratch_host_);
+  }
+  scratch_host_ = nullptr;
   for (Mirror &mirror : mirrors_) {
     if (mirror.table != 0) api.memory_free(mirror.table);
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,10 @@ class CudaBackend final : public Backend {
   std::byte *host_page(uint32_t pool, PhysicalPage page) const { return host_arena_.base() + page_offset_bytes(page, layout(pool).page_bytes); }
 
   Status open_memory(const BackendOptions &options, ErrorDetail *error);
+  Status open_scratch(ErrorDetail *error);
+  Status stamp_portion(uint32_t pool, CuStream on, std::span<const PageStamp> pages, std::span<const uint64_t> salts, uint32_t *mismatches_out,
+                       ErrorDetail *error);
+  Status digest_portion(uint32_t pool, std::span<const PhysicalPage> pages, uint64_t *digests_out, ErrorDetail *error);
   Status open_mirrors(const BackendOptions &options, ErrorDetail *error);
   void read_environment();
   // Makes the mover's stream follow `waits`; then `done` is recorded behind what was launched.
@@ -97,7 +102,13 @@ class CudaBackend final : public Backend {
   CuAddress device_bases_[kPoolCountMax] = {};
   std::vector<CuAddress> static_pools_;
   CuStream mover_ = nullptr;
-  CuStream reader_ = nullptr;       // Digests and checks that the host waits for.
+  CuStream reader_ = nullptr;       // Digests that the host waits for.
+  // Stamps and digests: lists go out and answers come back through pinned memory, in portions. No call that waits for the whole device, or copies
+  // pageable memory, may be made while a stream waits for a load: the driver would keep the lane from submitting it.
+  static constexpr uint64_t kScratchBytes = 1 << 20;
+  std::mutex scratch_mutex_;
+  unsigned char *scratch_host_ = nullptr;
+  CuAddress scratch_ = 0;
   CuEvent mover_end_ = nullptr;     // Behind everything launched on mover_ by the time of the last order_step.
   bool mover_dirty_ = false;        // Something was launched on mover_ after mover_end_.
   bool mover_pending_ = false;      // mover_end_ may not have passed.

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "kernel_image.hpp"
 
@@ -18,7 +19,7 @@ constexpr unsigned kBlocksMax = 4224;       // 32 a multiprocessor of an H200: b
 
 } // namespace
 
-void KernelSet::open() {
+void KernelSet::open(CuStream stream) {
   const KernelImage image = kernel_image();
   if (image.data == nullptr) {
     reason_ = "built without nvcc";
@@ -43,6 +44,33 @@ void KernelSet::open() {
       return;
     }
   }
+  CuResult r = launch_all_empty(stream);
+  if (r == cu::kSuccess) r = api.stream_synchronize(stream);
+  if (r == cu::kSuccess) return;
+  reason_ = "they do not run (" + api.describe(r) + ")";
+  close();
+}
+
+CuResult KernelSet::launch_all_empty(CuStream stream) const {
+  auto copy_args = std::make_unique<kernel::CopyArgs>();
+  copy_args->pieces = 1;
+  copy_args->piece_bytes = kSmallPiece;
+  CuResult r = copy(*copy_args, 1, stream);
+  if (r == cu::kSuccess) r = move(*copy_args, stream);
+  copy_args->piece_bytes = 16;
+  if (r == cu::kSuccess) r = copy(*copy_args, 1, stream);
+  auto zero_args = std::make_unique<kernel::ZeroArgs>();
+  zero_args->bytes = 16;
+  if (r == cu::kSuccess) r = zero(*zero_args, stream);
+  if (r == cu::kSuccess) r = patch(*std::make_unique<kernel::PatchArgs>(), stream);
+  kernel::StampArgs stamp_args{};
+  stamp_args.layer_count = 1;
+  if (r == cu::kSuccess) r = stamp(stamp_args, stream);
+  kernel::DigestArgs digest_args{};
+  digest_args.bytes = 16;
+  if (r == cu::kSuccess) r = digest(digest_args, stream);
+  if (r == cu::kSuccess) r = kernel_ids(kernel::KernelIdsArgs{}, stream);
+  return r;
 }
 
 void KernelSet::close() {

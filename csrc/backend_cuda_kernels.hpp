@@ -15,8 +15,9 @@ class KernelSet {
   explicit KernelSet(CudaDevice &device) : device_(device) {}
   ~KernelSet() { close(); }
 
-  // Never an error: why there are no kernels is `reason()`.
-  void open();
+  // Never an error: why there are no kernels is `reason()`. Launches each kernel once on `stream`, with nothing to do: the driver may load a kernel at
+  // its first launch and wait for the whole device then, which must not happen while a stream waits for a load that is not submitted yet.
+  void open(CuStream stream);
   void close();
   bool available() const { return module_ != nullptr; }
   const std::string &reason() const { return reason_; }
@@ -32,6 +33,7 @@ class KernelSet {
   CuResult kernel_ids(const kernel::KernelIdsArgs &args, CuStream stream) const;
 
  private:
+  CuResult launch_all_empty(CuStream stream) const;
   CuResult launch(CuFunction function, unsigned blocks, unsigned threads, const void *args, CuStream stream) const;
   // Blocks of a full-width burst over `bytes`: enough to keep the memory busy, few enough to end together.
   unsigned burst_blocks(uint64_t bytes) const;

@@ -306,24 +306,31 @@ Status CudaBackend::stamp_pages(uint32_t pool, uint64_t stream, std::span<const 
                                 ErrorDetail *error) {
   if (device_.poisoned()) return device_.fault(error);
   if (!kernels_.available()) return fail(error, HICACHE_UNSUPPORTED, pool, "no kernels: %s", kernels_.reason().c_str());
-  if (pages.empty()) return HICACHE_OK;
+  if (salts.size() != 2 * layout(pool).layer_ids.size()) return fail(error, HICACHE_INVALID_ARGUMENT, pool, "salts: two a layer are needed");
+  if (salts.size_bytes() > kScratchBytes / 2) return fail(error, HICACHE_UNSUPPORTED, pool, "salts: too many layers");
+  ContextScope scope(device_.api(), device_.context());
+  std::lock_guard lock(scratch_mutex_);
+  const size_t portion = (kScratchBytes - salts.size_bytes()) / (sizeof(kernel::StampPage) + sizeof(uint32_t)) - 1;
+  for (size_t at = 0; at < pages.size(); at += portion) {
+    const auto part = pages.subspan(at, std::min(portion, pages.size() - at));
+    uint32_t *const out = mismatches_out != nullptr ? mismatches_out + at : nullptr;
+    if (Status s = stamp_portion(pool, reinterpret_cast<CuStream>(stream), part, salts, out, error); s != HICACHE_OK) return s;
+  }
+  return HICACHE_OK;
+}
+
+Status CudaBackend::stamp_portion(uint32_t pool, CuStream on, std::span<const PageStamp> pages, std::span<const uint64_t> salts, uint32_t *mismatches_out,
+                                  ErrorDetail *error) {
   const DriverApi &api = device_.api();
-  ContextScope scope(api, device_.context());
   const PoolLayout &of = layout(pool);
-  const auto on = reinterpret_cast<CuStream>(stream);
-  const auto layers = static_cast<uint32_t>(of.layer_ids.size());
-  if (salts.size() != 2 * layers) return fail(error, HICACHE_INVALID_ARGUMENT, pool, "salts: two a layer are needed");
-  std::vector<kernel::StampPage> list(pages.size());
+  const uint64_t list_bytes = pages.size() * sizeof(kernel::StampPage), counts_at = list_bytes + salts.size_bytes();
+  auto *list = reinterpret_cast<kernel::StampPage *>(scratch_host_);
   for (size_t i = 0; i < pages.size(); i++) list[i] = {device_page(pool, pages[i].page), pages[i].digest, pages[i].token_count};
-  const uint64_t list_bytes = list.size() * sizeof(kernel::StampPage), salt_bytes = salts.size() * sizeof(uint64_t);
-  const uint64_t count_bytes = pages.size() * sizeof(uint32_t);
-  CuAddress memory = 0;
-  if (CuResult r = api.memory_alloc(&memory, list_bytes + salt_bytes + count_bytes); r != cu::kSuccess)
-    return device_.report(r, "cuMemAlloc", HICACHE_INFEASIBLE, error);
+  std::memcpy(scratch_host_ + list_bytes, salts.data(), salts.size_bytes());
   kernel::StampArgs args{};
-  args.pages = reinterpret_cast<const kernel::StampPage *>(memory);
-  args.salts = reinterpret_cast<const uint64_t *>(memory + list_bytes);
-  args.mismatches = reinterpret_cast<uint32_t *>(memory + list_bytes + salt_bytes);
+  args.pages = reinterpret_cast<const kernel::StampPage *>(scratch_);
+  args.salts = reinterpret_cast<const uint64_t *>(scratch_ + list_bytes);
+  args.mismatches = reinterpret_cast<uint32_t *>(scratch_ + counts_at);
   const bool token_major = of.layer_bytes == 0;
   const uint64_t v_row_bytes = of.row_bytes - of.k_row_bytes;
   args.layer_stride = token_major ? of.row_bytes : of.layer_bytes;
@@ -333,43 +340,50 @@ Status CudaBackend::stamp_pages(uint32_t pool, uint64_t stream, std::span<const 
   args.row_bytes[0] = of.k_row_bytes;
   args.row_bytes[1] = v_row_bytes;
   args.page_count = static_cast<uint32_t>(pages.size());
-  args.layer_count = layers;
+  args.layer_count = static_cast<uint32_t>(of.layer_ids.size());
   args.check = mismatches_out != nullptr;
+  const uint64_t count_bytes = pages.size() * sizeof(uint32_t);
   CuResult r = api.stream_synchronize(mover_); // Moves asked for before.
-  if (r == cu::kSuccess) r = api.copy_async(memory, reinterpret_cast<CuAddress>(list.data()), list_bytes, on);
-  if (r == cu::kSuccess) r = api.copy_async(memory + list_bytes, reinterpret_cast<CuAddress>(salts.data()), salt_bytes, on);
-  if (r == cu::kSuccess) r = api.set32_async(memory + list_bytes + salt_bytes, 0, pages.size(), on);
+  if (r == cu::kSuccess) r = api.copy_async(scratch_, reinterpret_cast<CuAddress>(scratch_host_), counts_at, on);
+  if (r == cu::kSuccess) r = api.set32_async(scratch_ + counts_at, 0, pages.size(), on);
   if (r == cu::kSuccess) r = kernels_.stamp(args, on);
   if (r == cu::kSuccess && mismatches_out != nullptr)
-    r = api.copy_async(reinterpret_cast<CuAddress>(mismatches_out), memory + list_bytes + salt_bytes, count_bytes, on);
+    r = api.copy_async(reinterpret_cast<CuAddress>(scratch_host_ + counts_at), scratch_ + counts_at, count_bytes, on);
   if (r == cu::kSuccess) r = api.stream_synchronize(on);
-  api.memory_free(memory);
+  if (r == cu::kSuccess && mismatches_out != nullptr) std::memcpy(mismatches_out, scratch_host_ + counts_at, count_bytes);
   return check(r, "stamping pages", error);
 }
 
 Status CudaBackend::digest_pages(uint32_t pool, std::span<const PhysicalPage> pages, uint64_t *digests_out, ErrorDetail *error) {
   if (device_.poisoned()) return device_.fault(error);
   if (!kernels_.available()) return fail(error, HICACHE_UNSUPPORTED, pool, "no kernels: %s", kernels_.reason().c_str());
-  if (pages.empty()) return HICACHE_OK;
+  ContextScope scope(device_.api(), device_.context());
+  std::lock_guard lock(scratch_mutex_);
+  constexpr size_t kPortion = kScratchBytes / (2 * sizeof(uint64_t));
+  for (size_t at = 0; at < pages.size(); at += kPortion) {
+    const auto part = pages.subspan(at, std::min(kPortion, pages.size() - at));
+    if (Status s = digest_portion(pool, part, digests_out + at, error); s != HICACHE_OK) return s;
+  }
+  return HICACHE_OK;
+}
+
+Status CudaBackend::digest_portion(uint32_t pool, std::span<const PhysicalPage> pages, uint64_t *digests_out, ErrorDetail *error) {
   const DriverApi &api = device_.api();
-  ContextScope scope(api, device_.context());
-  std::vector<uint64_t> addresses(pages.size());
+  auto *addresses = reinterpret_cast<uint64_t *>(scratch_host_);
   for (size_t i = 0; i < pages.size(); i++) addresses[i] = device_page(pool, pages[i]);
   const uint64_t bytes = pages.size() * sizeof(uint64_t);
-  CuAddress memory = 0;
-  if (CuResult r = api.memory_alloc(&memory, 2 * bytes); r != cu::kSuccess) return device_.report(r, "cuMemAlloc", HICACHE_INFEASIBLE, error);
   kernel::DigestArgs args{};
-  args.offsets = reinterpret_cast<const uint64_t *>(memory);
-  args.digests = reinterpret_cast<uint64_t *>(memory + bytes);
+  args.offsets = reinterpret_cast<const uint64_t *>(scratch_);
+  args.digests = reinterpret_cast<uint64_t *>(scratch_ + bytes);
   args.bytes = layout(pool).page_bytes;
   args.count = static_cast<uint32_t>(pages.size());
   CuResult r = api.stream_synchronize(mover_); // Moves asked for before.
-  if (r == cu::kSuccess) r = api.copy_async(memory, reinterpret_cast<CuAddress>(addresses.data()), bytes, reader_);
-  if (r == cu::kSuccess) r = api.set32_async(memory + bytes, 0, bytes / sizeof(uint32_t), reader_);
+  if (r == cu::kSuccess) r = api.copy_async(scratch_, reinterpret_cast<CuAddress>(scratch_host_), bytes, reader_);
+  if (r == cu::kSuccess) r = api.set32_async(scratch_ + bytes, 0, bytes / sizeof(uint32_t), reader_);
   if (r == cu::kSuccess) r = kernels_.digest(args, reader_);
-  if (r == cu::kSuccess) r = api.copy_async(reinterpret_cast<CuAddress>(digests_out), memory + bytes, bytes, reader_);
+  if (r == cu::kSuccess) r = api.copy_async(reinterpret_cast<CuAddress>(scratch_host_ + bytes), scratch_ + bytes, bytes, reader_);
   if (r == cu::kSuccess) r = api.stream_synchronize(reader_);
-  api.memory_free(memory);
+  if (r == cu::kSuccess) std::memcpy(digests_out, scratch_host_ + bytes, bytes);
   return check(r, "digesting pages", error);
 }
 

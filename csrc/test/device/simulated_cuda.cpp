@@ -15,6 +15,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -98,6 +99,10 @@ void jitter() {
   if (const auto wait = random() % static_cast<uint64_t>(us + 1); wait != 0) std::this_thread::sleep_for(std::chrono::microseconds(wait));
 }
 
+// Freeing memory and copying pageable memory wait for the device, and keep every other call of the driver out meanwhile: on a real driver too, a
+// stream that waits for work which nobody can submit any more then hangs the process.
+std::shared_mutex driver;
+
 struct Stream {
   CuContext context;
   std::atomic<bool> capturing{false};
@@ -133,6 +138,10 @@ struct Stream {
     }
   }
   void push(std::function<void()> next) {
+    std::shared_lock entered(driver);
+    push_inside(std::move(next));
+  }
+  void push_inside(std::function<void()> next) {
     {
       std::lock_guard lock(mutex);
       work.push_back(std::move(next));
@@ -152,6 +161,16 @@ Stream *stream_of(CuStream handle) {
   static Stream *legacy[2] = {new Stream(&contexts[0]), new Stream(&contexts[1])};
   if (handle != nullptr) return static_cast<Stream *>(handle);
   return legacy[current() == &contexts[1]];
+}
+
+void drain_all() {
+  std::vector<Stream *> all;
+  {
+    std::lock_guard lock(streams_mutex);
+    all.assign(streams.begin(), streams.end());
+  }
+  if (current() != nullptr) all.push_back(stream_of(nullptr));
+  for (Stream *stream : all) stream->drain();
 }
 
 // What every call that needs a context begins with.
@@ -221,12 +240,7 @@ SIMULATED cuCtxGetDevice(CuDevice *device) {
 }
 SIMULATED cuCtxSynchronize() {
   ENTER();
-  std::vector<Stream *> all;
-  {
-    std::lock_guard lock(streams_mutex);
-    all.assign(streams.begin(), streams.end());
-  }
-  for (Stream *stream : all) stream->drain();
+  drain_all(); // Keeps nobody out.
   return sticky;
 }
 SIMULATED cuCtxGetStreamPriorityRange(int *least, int *greatest) {
@@ -254,6 +268,8 @@ SIMULATED cuMemAlloc_v2(CuAddress *address, size_t bytes) {
 }
 SIMULATED cuMemFree_v2(CuAddress address) {
   if (current() == nullptr) return cu::kInvalidContext;
+  std::unique_lock alone(driver);
+  drain_all();
   std::lock_guard lock(memory_mutex);
   if (device_ranges.erase(address) == 0) return cu::kInvalidValue;
   std::free(reinterpret_cast<void *>(address));
@@ -417,8 +433,13 @@ SIMULATED cuMemcpyAsync(CuAddress target, CuAddress source, size_t bytes, CuStre
   ENTER(stream);
   if (!on_device(target, bytes) && !on_device(source, bytes)) return cu::kInvalidValue;
   const bool pageable = !touchable(target, bytes) || !touchable(source, bytes);
-  stream_of(stream)->push([=] { copy_now(target, source, bytes); });
-  if (pageable) stream_of(stream)->drain();
+  if (!pageable) {
+    stream_of(stream)->push([=] { copy_now(target, source, bytes); });
+    return cu::kSuccess;
+  }
+  std::unique_lock alone(driver);
+  stream_of(stream)->push_inside([=] { copy_now(target, source, bytes); });
+  stream_of(stream)->drain();
   return cu::kSuccess;
 }
 SIMULATED cuMemcpyBatchAsync_v2(CuAddress *targets, CuAddress *sources, size_t *sizes, size_t count, cu::CopyAttributes *, size_t *, size_t, CuStream stream) {
