@@ -15,7 +15,7 @@ VERSION    := 0.1.0
 export HICACHE_LIBRARY ?= $(CURDIR)/$(BUILD)/libhicache.so
 
 .PHONY: all help lib bin demo test bench engine-bench lint install clean format
-.PHONY: test-c test-go test-cgo test-race test-cli test-bindings test-abi test-docs sabotage asan tsan soak cuda h200
+.PHONY: test-c test-device test-go test-cgo test-race test-cli test-bindings test-abi test-docs sabotage asan tsan soak cuda h200
 
 all: lib bin ## Build build/libhicache.so and bin/hicache
 
@@ -23,9 +23,8 @@ help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 lib: ## Build the shared library
-	@$(CONFIGURE) -B $(BUILD) -DHICACHE_TESTS=OFF >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@$(CONFIGURE) -B $(BUILD) -DHICACHE_TESTS=OFF >/dev/null
 	@$(CMAKE) --build $(BUILD) -j $(JOBS)
-	@rm -f $(BUILD).log
 
 bin: ## Build the hicache command
 	@mkdir -p bin
@@ -38,7 +37,7 @@ demo: lib bin ## Replay a chat workload through device, host and file tiers on t
 DEMO_FLAGS = --workload chat --geometry gemma-3-27b --scale 256 --device 40000tok --host 200000tok \
 	--storage out/demo/store:32MiB --concurrency 4 --limit 1200 --verify all --seed 1 --report out/demo.html
 
-test: lib bin test-abi test-c test-go test-cgo test-race test-cli sabotage test-bindings asan tsan ## Everything that CI runs
+test: lib bin test-abi test-c test-device test-go test-cgo test-race test-cli sabotage test-bindings asan tsan ## Everything that CI runs but lint, demo and cuda
 
 test-abi: ## Generated declarations are current; the header compiles alone as C11 and C++17
 	$(GO) run ./ffi/abigen -check
@@ -49,6 +48,11 @@ test-c: ## GoogleTest suite of csrc
 	@$(CONFIGURE) -B build-test >/dev/null
 	@$(CMAKE) --build build-test -j $(JOBS) --target hicache_tests
 	build-test/hicache_tests --gtest_brief=1
+
+test-device: ## The CUDA backend against a simulated driver; no GPU needed
+	@$(CONFIGURE) -B build-test >/dev/null
+	@$(CMAKE) --build build-test -j $(JOBS) --target hicache_device_tests
+	build-test/hicache_device_tests --simulated build-test/libsimulated_cuda.so --gtest_brief=1
 
 test-go: lib ## Go tests through purego, CGO_ENABLED=0
 	CGO_ENABLED=0 $(GO) build ./...
@@ -92,9 +96,8 @@ BENCH       ?= .
 BENCH_COUNT ?= 1
 
 engine-bench: lib ## Build build/engine_bench, which hicache bench engine runs for what is measured through C
-	@$(CONFIGURE) -B $(BUILD) -DHICACHE_TESTS=OFF -DHICACHE_BENCH=ON >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@$(CONFIGURE) -B $(BUILD) -DHICACHE_TESTS=OFF -DHICACHE_BENCH=ON >/dev/null
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target engine_bench
-	@rm -f $(BUILD).log
 
 lint: ## go vet, staticcheck, gofmt, clang-format, clang-tidy (the last three where installed)
 	@tools/lint.sh
@@ -102,5 +105,13 @@ lint: ## go vet, staticcheck, gofmt, clang-format, clang-tidy (the last three wh
 install: lib ## Install header, library, pkg-config file and CMake package under PREFIX
 	$(CMAKE) --install $(BUILD) --prefix $(PREFIX)
 
+cuda: ## Fetch nvcc from PyPI into .cuda/ and build build-cuda/libhicache.so with the kernels in it
+	PYTHON=$(PYTHON) tools/fetch_nvcc.sh
+	@$(CONFIGURE) -B build-cuda -DHICACHE_TESTS=ON >/dev/null
+	@$(CMAKE) --build build-cuda -j $(JOBS) --target hicache hicache_test_kernels
+
+h200: cuda ## Pack the device tests and the bench into out/h200, to be run on a machine with a GPU by out/h200/h200_run.sh
+	BUILD=build-cuda JOBS=$(JOBS) tools/h200_pack.sh
+
 clean: ## Remove what was built
-	rm -rf build build-* bin out
+	rm -rf build build-* bin out .cuda
