@@ -75,7 +75,8 @@ Status CudaBackend::open_mirrors(const BackendOptions &options, ErrorDetail *err
 Status CudaBackend::open_scratch(ErrorDetail *error) {
   if (!kernels_.available()) return HICACHE_OK;
   void *memory = std::aligned_alloc(4096, kScratchBytes);
-  if (memory == nullptr) return fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "allocating %llu bytes", static_cast<unsigned long long>(kScratchBytes));
+  if (memory == nullptr)
+    return fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "allocating %llu bytes", static_cast<unsigned long long>(kScratchBytes));
   if (CuResult r = device_.api().host_register(memory, kScratchBytes, cu::kHostRegisterPortable); r != cu::kSuccess) {
     std::free(memory);
     return device_.report(r, "cuMemHostRegister", HICACHE_INFEASIBLE, error);
@@ -110,7 +111,8 @@ Status CudaBackend::open(const BackendOptions &options, ErrorDetail *error) {
   if (Status s = words_.open(options.ticket_max, layers_->layer_limit(), error); s != HICACHE_OK) return give_up(s);
   if (Status s = lists_.open(error); s != HICACHE_OK) return give_up(s);
   if (Status s = open_scratch(error); s != HICACHE_OK) return give_up(s);
-  if (r = api.stream_synchronize(mover_); r != cu::kSuccess) return give_up(device_.report(r, "cuStreamSynchronize", HICACHE_DEVICE, error));
+  if (r = api.stream_synchronize(mover_); r != cu::kSuccess)
+    return give_up(device_.report(r, "cuStreamSynchronize", HICACHE_DEVICE, error));
 
   LaneContext context;
   context.device = &device_;
@@ -203,7 +205,8 @@ Status CudaBackend::order_step(uint64_t stream, std::span<const FenceMark> waits
   ContextScope scope(api, device_.context());
   fences_.note_step();
   const auto caller = reinterpret_cast<CuStream>(stream);
-  if (Status s = device_.usable_stream(caller, "a step is opened outside the capture, around each replay", error); s != HICACHE_OK) return s;
+  if (Status s = device_.usable_stream(caller, "a step is opened outside the capture, around each replay", error); s != HICACHE_OK)
+    return s;
   for (FenceMark mark : waits) {
     if (Status s = fences_.wait(caller, mark, error); s != HICACHE_OK) return s;
   }
@@ -237,7 +240,9 @@ Status CudaBackend::layer_wait(uint32_t slot, uint32_t layer, uint64_t stream, E
   const DriverApi &api = device_.api();
   ContextScope scope(api, device_.context());
   const auto caller = reinterpret_cast<CuStream>(stream);
-  if (Status s = device_.usable_stream(caller, "a captured layer polls its progress word instead (hicache_device.cuh)", error); s != HICACHE_OK) return s;
+  if (Status s = device_.usable_stream(caller, "a captured layer polls its progress word instead (hicache_device.cuh)", error);
+      s != HICACHE_OK)
+    return s;
   if (words_.progress(slot) > layer) return HICACHE_OK; // There already, or released: nothing to enqueue.
   return device_.check_stream(words_.wait(slot, layer, caller), error);
 }

@@ -19,7 +19,7 @@
 namespace hicache {
 
 class CudaBackend final : public Backend {
- public:
+public:
   CudaBackend();
   ~CudaBackend() override;
 
@@ -30,9 +30,12 @@ class CudaBackend final : public Backend {
   void close() override;
   std::byte *pool_base(Tier tier, uint32_t pool) const override;
   Status resize_device(uint64_t bytes, ErrorDetail *error) override;
-  Status move_pages(Tier tier, std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
-  Status zero_pages(Tier tier, std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
-  Status copy_pages(Tier tier, std::span<const PageCopy> copies, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
+  Status move_pages(Tier tier, std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done,
+                    ErrorDetail *error) override;
+  Status zero_pages(Tier tier, std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done,
+                    ErrorDetail *error) override;
+  Status copy_pages(Tier tier, std::span<const PageCopy> copies, std::span<const FenceMark> waits, FenceMark done,
+                    ErrorDetail *error) override;
   Status table_changed(uint32_t pool, std::span<const uint32_t> vpages, std::span<const uint32_t> ppages, std::span<const FenceMark> waits,
                        ErrorDetail *error) override;
   Status poison_sink(uint64_t bytes, ErrorDetail *error) override;
@@ -52,8 +55,8 @@ class CudaBackend final : public Backend {
   Status layer_word(uint32_t slot, uint32_t layer, uint64_t *address_out, uint32_t *expected_out, ErrorDetail *error) const override;
   Status device_table(uint32_t pool, uint64_t *address_out, uint32_t *count_out, ErrorDetail *error) const override;
   Status device_kernel_ids(const DeviceIds &request, uint64_t stream, ErrorDetail *error) override;
-  Status stamp_pages(uint32_t pool, uint64_t stream, std::span<const PageStamp> pages, std::span<const uint64_t> salts, uint32_t *mismatches_out,
-                     ErrorDetail *error) override;
+  Status stamp_pages(uint32_t pool, uint64_t stream, std::span<const PageStamp> pages, std::span<const uint64_t> salts,
+                     uint32_t *mismatches_out, ErrorDetail *error) override;
   Status digest_pages(uint32_t pool, std::span<const PhysicalPage> pages, uint64_t *digests_out, ErrorDetail *error) override;
 
   const CudaDevice &device() const { return device_; }
@@ -61,7 +64,7 @@ class CudaBackend final : public Backend {
   const LaneCounts &counts(uint32_t direction) const { return lanes_[direction == HICACHE_D2H]->counts(); }
   CuStream mover_stream() const { return mover_; }
 
- private:
+private:
   struct Mirror { // A pool's v2p table on the device.
     CuAddress table = 0;
     uint32_t count = 0;
@@ -70,13 +73,17 @@ class CudaBackend final : public Backend {
   };
 
   const PoolLayout &layout(uint32_t pool) const { return layers_->pools()[pool]; }
-  CuAddress device_page(uint32_t pool, PhysicalPage page) const { return device_bases_[pool] + page_offset_bytes(page, layout(pool).page_bytes); }
-  std::byte *host_page(uint32_t pool, PhysicalPage page) const { return host_arena_.base() + page_offset_bytes(page, layout(pool).page_bytes); }
+  CuAddress device_page(uint32_t pool, PhysicalPage page) const {
+    return device_bases_[pool] + page_offset_bytes(page, layout(pool).page_bytes);
+  }
+  std::byte *host_page(uint32_t pool, PhysicalPage page) const {
+    return host_arena_.base() + page_offset_bytes(page, layout(pool).page_bytes);
+  }
 
   Status open_memory(const BackendOptions &options, ErrorDetail *error);
   Status open_scratch(ErrorDetail *error);
-  Status stamp_portion(uint32_t pool, CuStream on, std::span<const PageStamp> pages, std::span<const uint64_t> salts, uint32_t *mismatches_out,
-                       ErrorDetail *error);
+  Status stamp_portion(uint32_t pool, CuStream on, std::span<const PageStamp> pages, std::span<const uint64_t> salts,
+                       uint32_t *mismatches_out, ErrorDetail *error);
   Status digest_portion(uint32_t pool, std::span<const PhysicalPage> pages, uint64_t *digests_out, ErrorDetail *error);
   Status open_mirrors(const BackendOptions &options, ErrorDetail *error);
   void read_environment();
@@ -102,16 +109,16 @@ class CudaBackend final : public Backend {
   CuAddress device_bases_[kPoolCountMax] = {};
   std::vector<CuAddress> static_pools_;
   CuStream mover_ = nullptr;
-  CuStream reader_ = nullptr;       // Digests that the host waits for.
-  // Stamps and digests: lists go out and answers come back through pinned memory, in portions. No call that waits for the whole device, or copies
-  // pageable memory, may be made while a stream waits for a load: the driver would keep the lane from submitting it.
+  CuStream reader_ = nullptr; // Digests that the host waits for.
+  // Stamps and digests: lists go out and answers come back through pinned memory, in portions. No call that waits for the whole device, or
+  // copies pageable memory, may be made while a stream waits for a load: the driver would keep the lane from submitting it.
   static constexpr uint64_t kScratchBytes = 1 << 20;
   std::mutex scratch_mutex_;
   unsigned char *scratch_host_ = nullptr;
   CuAddress scratch_ = 0;
-  CuEvent mover_end_ = nullptr;     // Behind everything launched on mover_ by the time of the last order_step.
-  bool mover_dirty_ = false;        // Something was launched on mover_ after mover_end_.
-  bool mover_pending_ = false;      // mover_end_ may not have passed.
+  CuEvent mover_end_ = nullptr; // Behind everything launched on mover_ by the time of the last order_step.
+  bool mover_dirty_ = false;    // Something was launched on mover_ after mover_end_.
+  bool mover_pending_ = false;  // mover_end_ may not have passed.
   std::vector<Mirror> mirrors_;
   std::vector<kernel::Fragment> fragments_; // Scratch of the page work; under the engine's lock.
   std::vector<uint64_t> addresses_;

@@ -13,14 +13,14 @@
 namespace hicache {
 
 class CudaDevice {
- public:
+public:
   CudaDevice() = default;
   ~CudaDevice() { close(); }
   CudaDevice(const CudaDevice &) = delete;
   CudaDevice &operator=(const CudaDevice &) = delete;
 
-  // Loads the driver and retains the primary context of the device, which torch, the CUDA runtime and CuPy use as well. UNSUPPORTED without a
-  // driver or device, INVALID_ARGUMENT for an ordinal that does not exist.
+  // Loads the driver and retains the primary context of the device, which torch, the CUDA runtime and CuPy use as well. UNSUPPORTED without
+  // a driver or device, INVALID_ARGUMENT for an ordinal that does not exist.
   Status open(int32_t ordinal, ErrorDetail *error);
   void close();
 
@@ -49,7 +49,7 @@ class CudaDevice {
   // OK, or the fault that everything but close answers.
   Status fault(ErrorDetail *error) const;
 
- private:
+private:
   const DriverApi *api_ = nullptr;
   CuContext context_ = nullptr;
   CuDevice device_ = 0;

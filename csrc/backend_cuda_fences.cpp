@@ -93,11 +93,12 @@ Status FenceBoard::wait(CuStream stream, FenceMark mark, ErrorDetail *error) {
   retire(of);
   if (of.passed >= mark.sequence()) return HICACHE_OK;
   for (const Pending &pending : of.pending) {
-    if (pending.sequence >= mark.sequence()) return device_.check(device_.api().stream_wait_event(stream, pending.event, 0), "cuStreamWaitEvent", error);
+    if (pending.sequence >= mark.sequence())
+      return device_.check(device_.api().stream_wait_event(stream, pending.event, 0), "cuStreamWaitEvent", error);
   }
   if (device_.poisoned()) return device_.fault(error);
-  return fail(error, HICACHE_INTERNAL, HICACHE_NO_POOL, "waiting for a fence that was never recorded (stream slot %u, sequence %llu)", mark.slot(),
-              static_cast<unsigned long long>(mark.sequence()));
+  return fail(error, HICACHE_INTERNAL, HICACHE_NO_POOL, "waiting for a fence that was never recorded (stream slot %u, sequence %llu)",
+              mark.slot(), static_cast<unsigned long long>(mark.sequence()));
 }
 
 } // namespace hicache

@@ -14,13 +14,13 @@ namespace hicache {
 
 // Any thread whose current context is the device's.
 class FenceBoard {
- public:
+public:
   explicit FenceBoard(CudaDevice &device) : device_(device) {}
   ~FenceBoard() { close(); }
   void close();
 
-  // `mark` is what has been enqueued on `stream` so far. Marks of a slot come in ascending order. INVALID_ARGUMENT, poisoning nothing, if the stream is
-  // not of this device's context or is being captured. Takes an event from the free ones, or makes one where all are in use.
+  // `mark` is what has been enqueued on `stream` so far. Marks of a slot come in ascending order. INVALID_ARGUMENT, poisoning nothing, if
+  // the stream is not of this device's context or is being captured. Takes an event from the free ones, or makes one where all are in use.
   Status record(FenceMark mark, CuStream stream, ErrorDetail *error);
   bool passed(FenceMark mark);
   // The same without asking the device: false may be old.
@@ -32,7 +32,7 @@ class FenceBoard {
   bool compute_about();
   void note_step();
 
- private:
+private:
   struct Pending {
     uint64_t sequence;
     CuEvent event;

@@ -11,11 +11,11 @@ namespace hicache {
 
 namespace {
 
-constexpr unsigned kThreads = 512;          // Of the kernels that move bytes inside the device; cuda/ is compiled for it.
-constexpr unsigned kBusThreads = 1024;      // Of page_copy on few blocks: the bus needs many loads in flight from each.
-constexpr uint64_t kSmallPiece = 4096;      // Below: page_copy_small.
-constexpr uint64_t kBlockBytes = 64 << 10;  // One round of a block: 16 warps of 4 KiB.
-constexpr unsigned kBlocksMax = 4224;       // 32 a multiprocessor of an H200: best for moves of 2 MiB, as good as fewer for small ones.
+constexpr unsigned kThreads = 512;         // Of the kernels that move bytes inside the device; cuda/ is compiled for it.
+constexpr unsigned kBusThreads = 1024;     // Of page_copy on few blocks: the bus needs many loads in flight from each.
+constexpr uint64_t kSmallPiece = 4096;     // Below: page_copy_small.
+constexpr uint64_t kBlockBytes = 64 << 10; // One round of a block: 16 warps of 4 KiB.
+constexpr unsigned kBlocksMax = 4224;      // 32 a multiprocessor of an H200: best for moves of 2 MiB, as good as fewer for small ones.
 
 } // namespace
 
@@ -34,9 +34,11 @@ void KernelSet::open(CuStream stream) {
   const struct {
     CuFunction *function;
     const char *name;
-  } names[] = {{&copy_, "hicache_page_copy"},   {&copy_small_, "hicache_page_copy_small"}, {&move_, "hicache_page_move"},
-               {&zero_, "hicache_page_zero"},   {&patch_, "hicache_table_patch"},          {&stamp_, "hicache_page_stamp"},
-               {&digest_, "hicache_page_digest"}, {&digest_finish_, "hicache_page_digest_finish"}, {&kernel_ids_, "hicache_kernel_ids"}};
+  } names[] = {{&copy_, "hicache_page_copy"},       {&copy_small_, "hicache_page_copy_small"},
+               {&move_, "hicache_page_move"},       {&zero_, "hicache_page_zero"},
+               {&patch_, "hicache_table_patch"},    {&stamp_, "hicache_page_stamp"},
+               {&digest_, "hicache_page_digest"},   {&digest_finish_, "hicache_page_digest_finish"},
+               {&kernel_ids_, "hicache_kernel_ids"}};
   for (const auto &entry : names) {
     if (CuResult r = api.module_function(entry.function, module_, entry.name); r != cu::kSuccess) {
       reason_ = std::string(entry.name) + ": " + api.describe(r);
@@ -128,7 +130,8 @@ CuResult KernelSet::kernel_ids(const kernel::KernelIdsArgs &args, CuStream strea
 Status ListRing::open(ErrorDetail *error) {
   const DriverApi &api = device_.api();
   void *memory = mmap(nullptr, kSlotBytes * kSlots, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory == MAP_FAILED) return fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "mapping %llu bytes", static_cast<unsigned long long>(kSlotBytes * kSlots));
+  if (memory == MAP_FAILED)
+    return fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "mapping %llu bytes", static_cast<unsigned long long>(kSlotBytes * kSlots));
   host_ = static_cast<unsigned char *>(memory);
   if (CuResult r = api.host_register(host_, kSlotBytes * kSlots, cu::kHostRegisterPortable); r != cu::kSuccess)
     return device_.report(r, "cuMemHostRegister", HICACHE_INFEASIBLE, error);
@@ -138,7 +141,8 @@ Status ListRing::open(ErrorDetail *error) {
     return device_.report(r, "cuMemAlloc", HICACHE_INFEASIBLE, error);
   }
   for (CuEvent &event : events_) {
-    if (CuResult r = api.event_create(&event, cu::kEventDisableTiming); r != cu::kSuccess) return device_.report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
+    if (CuResult r = api.event_create(&event, cu::kEventDisableTiming); r != cu::kSuccess)
+      return device_.report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
   }
   return HICACHE_OK;
 }

@@ -11,12 +11,13 @@
 namespace hicache {
 
 class KernelSet {
- public:
+public:
   explicit KernelSet(CudaDevice &device) : device_(device) {}
   ~KernelSet() { close(); }
 
-  // Never an error: why there are no kernels is `reason()`. Launches each kernel once on `stream`, with nothing to do: the driver may load a kernel at
-  // its first launch and wait for the whole device then, which must not happen while a stream waits for a load that is not submitted yet.
+  // Never an error: why there are no kernels is `reason()`. Launches each kernel once on `stream`, with nothing to do: the driver may load
+  // a kernel at its first launch and wait for the whole device then, which must not happen while a stream waits for a load that is not
+  // submitted yet.
   void open(CuStream stream);
   void close();
   bool available() const { return module_ != nullptr; }
@@ -32,7 +33,7 @@ class KernelSet {
   CuResult digest(const kernel::DigestArgs &args, CuStream stream) const;
   CuResult kernel_ids(const kernel::KernelIdsArgs &args, CuStream stream) const;
 
- private:
+private:
   CuResult launch_all_empty(CuStream stream) const;
   CuResult launch(CuFunction function, unsigned blocks, unsigned threads, const void *args, CuStream stream) const;
   // Blocks of a full-width burst over `bytes`: enough to keep the memory busy, few enough to end together.
@@ -41,13 +42,13 @@ class KernelSet {
   CudaDevice &device_;
   CuModule module_ = nullptr;
   std::string reason_;
-  CuFunction copy_ = nullptr, copy_small_ = nullptr, move_ = nullptr, zero_ = nullptr, patch_ = nullptr, stamp_ = nullptr, digest_ = nullptr,
-             digest_finish_ = nullptr, kernel_ids_ = nullptr;
+  CuFunction copy_ = nullptr, copy_small_ = nullptr, move_ = nullptr, zero_ = nullptr, patch_ = nullptr, stamp_ = nullptr,
+             digest_ = nullptr, digest_finish_ = nullptr, kernel_ids_ = nullptr;
 };
 
 // Lists too long to travel inside a launch go through a ring of pinned slots, each with its place in device memory. One stream's.
 class ListRing {
- public:
+public:
   static constexpr uint64_t kSlotBytes = 1 << 20;
   static constexpr uint32_t kSlots = 4;
 
@@ -63,7 +64,7 @@ class ListRing {
   // After the launch that reads the list.
   CuResult release(CuStream stream);
 
- private:
+private:
   CudaDevice &device_;
   unsigned char *host_ = nullptr;
   CuAddress device_memory_ = 0;

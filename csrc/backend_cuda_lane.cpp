@@ -17,12 +17,12 @@ constexpr uint64_t kBatchBytes = uint64_t{16} << 20; // In one call of the drive
 constexpr uint32_t kQuantumCopies = 512;             // Direct copies that the thread can queue while the quantum before runs.
 constexpr uint32_t kQuantumFragments = 16384;        // The same by kernel: one list, one launch.
 static_assert(kQuantumFragments * sizeof(kernel::Fragment) <= ListRing::kSlotBytes);
-constexpr uint64_t kWholeBytes = uint64_t{4} << 20;  // Pieces are not cut smaller.
-constexpr uint32_t kLookAhead = 16;                  // Jobs behind a blocked one that may overtake it.
-constexpr uint64_t kSpinNs = 50'000;                 // Without work, before the thread dozes: then it looks every kDozeNs,
-constexpr long kDozeNs = 20'000;                     // so that who submits need not wake it, which costs him 5 to 15 us,
-constexpr uint64_t kParkNs = 20'000'000;             // until there has been nothing for this long.
-constexpr uint64_t kQueryNs = 1'000'000;             // How often a silent quantum is asked whether the device has failed.
+constexpr uint64_t kWholeBytes = uint64_t{4} << 20; // Pieces are not cut smaller.
+constexpr uint32_t kLookAhead = 16;                 // Jobs behind a blocked one that may overtake it.
+constexpr uint64_t kSpinNs = 50'000;                // Without work, before the thread dozes: then it looks every kDozeNs,
+constexpr long kDozeNs = 20'000;                    // so that who submits need not wake it, which costs him 5 to 15 us,
+constexpr uint64_t kParkNs = 20'000'000;            // until there has been nothing for this long.
+constexpr uint64_t kQueryNs = 1'000'000;            // How often a silent quantum is asked whether the device has failed.
 
 // A state may be larger than a quantum and goes in pieces; what is small enough goes whole, so that no sliver is left.
 uint64_t piece_end(uint64_t begin, uint64_t end, uint64_t room) {
@@ -37,13 +37,8 @@ void sleep_ns(long ns) {
 } // namespace
 
 CopyLane::CopyLane(const LaneContext &context, uint32_t direction, uint32_t ticket_max)
-    : context_(context),
-      api_(context.device->api()),
-      direction_(direction),
-      slot_count_(std::max(ticket_max, 1u)),
-      slots_(std::make_unique<SlotState[]>(slot_count_)),
-      kernel_args_(std::make_unique<kernel::CopyArgs>()),
-      lists_(*context.device) {
+    : context_(context), api_(context.device->api()), direction_(direction), slot_count_(std::max(ticket_max, 1u)),
+      slots_(std::make_unique<SlotState[]>(slot_count_)), kernel_args_(std::make_unique<kernel::CopyArgs>()), lists_(*context.device) {
   context_.tuning.depth = std::max(context_.tuning.depth, 1u);
   context_.tuning.batch_copies = std::clamp(context_.tuning.batch_copies, 1u, 4096u);
   context_.tuning.first_batch_copies = std::clamp(context_.tuning.first_batch_copies, 1u, context_.tuning.batch_copies);
@@ -236,7 +231,8 @@ bool CopyLane::retire() {
       if (now - last_query_ns_ < kQueryNs) return some;
       last_query_ns_ = now;
       const CuResult r = api_.event_query(quantum.event);
-      if (r != cu::kSuccess && r != cu::kNotReady) check(r, direction_ == HICACHE_H2D ? "copying to the device" : "copying from the device");
+      if (r != cu::kSuccess && r != cu::kNotReady)
+        check(r, direction_ == HICACHE_H2D ? "copying to the device" : "copying from the device");
       return some;
     }
     last_query_ns_ = steady_now_ns();

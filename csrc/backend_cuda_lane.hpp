@@ -54,12 +54,12 @@ struct LaneContext {
   const LayerOrder *layers = nullptr;
   JobSink *sink = nullptr;
   CuAddress device_bases[kPoolCountMax] = {}; // Of page 0 of each pool.
-  CuAddress host_base = 0; // As the device sees it.
+  CuAddress host_base = 0;                    // As the device sees it.
   CopyTuning tuning;
 };
 
 class CopyLane {
- public:
+public:
   CopyLane(const LaneContext &context, uint32_t direction, uint32_t ticket_max);
   ~CopyLane();
 
@@ -74,11 +74,11 @@ class CopyLane {
   void drain();
   const LaneCounts &counts() const { return counts_; }
 
- private:
+private:
   // What the lane keeps of a ticket slot while its job is here.
   struct SlotState {
     std::vector<FenceMark> waits;
-    CuEvent producer = nullptr;    // What the caller's stream held at submit. Made at the slot's first use.
+    CuEvent producer = nullptr; // What the caller's stream held at submit. Made at the slot's first use.
     bool producer_pending = false;
     uint64_t piece_offset = 0; // Of the next piece of the current copy.
     bool started = false;
@@ -94,9 +94,9 @@ class CopyLane {
   };
 
   void run();
-  bool retire();                       // Ends what has passed; true if something did.
-  bool issue();                        // Queues one quantum; false if no job can run.
-  TransferJob *next_ready();           // Most urgent job whose fences have passed.
+  bool retire();             // Ends what has passed; true if something did.
+  bool issue();              // Queues one quantum; false if no job can run.
+  TransferJob *next_ready(); // Most urgent job whose fences have passed.
   Status record_producer(TransferJob &job, ErrorDetail *error);
   bool ready(TransferJob &job);
   // Adds copies of the job until the quantum is full; true if the job has been handed out whole.
@@ -113,7 +113,7 @@ class CopyLane {
   void unlink(TransferJob &job);
   void finish(TransferJob &job, Status status, int32_t native_code);
   void fail_all();
-  void rest();                         // Nothing to do now: spin, sleep a little, or park.
+  void rest(); // Nothing to do now: spin, sleep a little, or park.
   void check(CuResult result, const char *what);
 
   LaneContext context_;
@@ -128,9 +128,9 @@ class CopyLane {
   std::condition_variable work_, idle_;
   std::atomic<bool> parked_{false};
   std::atomic<uint32_t> arrivals_{0}; // Jobs submitted, for the thread's spin.
-  Fifo classes_[3];              // Under mutex_.
-  uint32_t unfinished_ = 0;      // Under mutex_.
-  bool stopping_ = false;        // Under mutex_.
+  Fifo classes_[3];                   // Under mutex_.
+  uint32_t unfinished_ = 0;           // Under mutex_.
+  bool stopping_ = false;             // Under mutex_.
 
   // The thread's own.
   std::unique_ptr<SlotState[]> slots_;
@@ -147,7 +147,7 @@ class CopyLane {
   uint64_t quantum_bytes_ = 0;     // Of the quantum being filled, with its copies
   uint32_t quantum_copies_ = 0;    // by the copy engine
   uint32_t quantum_fragments_ = 0; // and by kernel.
-  uint32_t sequence_ = 0;      // Of the last quantum queued.
+  uint32_t sequence_ = 0;          // Of the last quantum queued.
   uint32_t seen_arrivals_ = 0;
   uint64_t idle_since_ns_ = 0; // 0: busy.
   uint64_t last_query_ns_ = 0;

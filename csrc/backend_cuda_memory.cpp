@@ -45,7 +45,8 @@ Status DeviceArena::adopt(void *buffer, uint64_t bytes, ErrorDetail *error) {
   int ordinal = -1;
   if (CuResult r = device_.api().pointer_attribute(&type, cu::kPointerMemoryType, address); r != cu::kSuccess || type != 2)
     return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "device_buffer: is no device memory");
-  if (CuResult r = device_.api().pointer_attribute(&ordinal, cu::kPointerOrdinal, address); r != cu::kSuccess || ordinal != device_.ordinal())
+  if (CuResult r = device_.api().pointer_attribute(&ordinal, cu::kPointerOrdinal, address);
+      r != cu::kSuccess || ordinal != device_.ordinal())
     return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "device_buffer: lies on another device");
   // The last byte too: a buffer shorter than device_bytes would fail much later, in a copy.
   if (CuResult r = device_.api().pointer_attribute(&type, cu::kPointerMemoryType, address + bytes - 1); r != cu::kSuccess || type != 2)

@@ -1,5 +1,5 @@
-// The memory of both tiers on a CUDA device: a range of device addresses that keeps its place while the part in use changes, and pinned host
-// memory under one registration.
+// The memory of both tiers on a CUDA device: a range of device addresses that keeps its place while the part in use changes, and pinned
+// host memory under one registration.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace hicache {
 
-// Device memory, reserved whole as addresses and mapped as far as it is used. Growing maps whole granules (2 MiB on current devices) and costs
-// about 40 us each; nothing is copied.
+// Device memory, reserved whole as addresses and mapped as far as it is used. Growing maps whole granules (2 MiB on current devices) and
+// costs about 40 us each; nothing is copied.
 class DeviceArena {
- public:
+public:
   explicit DeviceArena(CudaDevice &device) : device_(device) {}
   ~DeviceArena() { close(); }
 
@@ -27,7 +27,7 @@ class DeviceArena {
 
   CuAddress base() const { return base_; }
 
- private:
+private:
   struct Mapping {
     CuAllocation allocation;
     uint64_t bytes;
@@ -45,7 +45,7 @@ class DeviceArena {
 // Pinned host memory: huge pages touched by many threads, then registered once. A second registration beside it would not do: a copy
 // across the seam of two fails.
 class HostArena {
- public:
+public:
   explicit HostArena(CudaDevice &device) : device_(device) {}
   ~HostArena() { close(); }
 
@@ -55,7 +55,7 @@ class HostArena {
   std::byte *base() const { return memory_.base(); }
   CuAddress device_base() const { return device_base_; } // What kernels use for base().
 
- private:
+private:
   CudaDevice &device_;
   HostMemory memory_;
   CuAddress device_base_ = 0;

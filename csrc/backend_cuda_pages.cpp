@@ -57,13 +57,16 @@ Status CudaBackend::host_waits(std::span<const FenceMark> waits, ErrorDetail *er
 
 // ---- Launches ----
 
-CuResult CudaBackend::copy_fragments(std::span<const kernel::Fragment> fragments, uint64_t bytes, uint32_t pieces, uint64_t stride, bool move) {
+CuResult CudaBackend::copy_fragments(std::span<const kernel::Fragment> fragments, uint64_t bytes, uint32_t pieces, uint64_t stride,
+                                     bool move) {
   if (bytes == 0 || fragments.empty()) return cu::kSuccess;
   const DriverApi &api = device_.api();
   if (!kernels_.available()) {
     for (const kernel::Fragment &fragment : fragments) {
       for (uint32_t piece = 0; piece < pieces; piece++) {
-        if (CuResult r = api.copy_async(fragment.target + piece * stride, fragment.source + piece * stride, bytes, mover_); r != cu::kSuccess) return r;
+        if (CuResult r = api.copy_async(fragment.target + piece * stride, fragment.source + piece * stride, bytes, mover_);
+            r != cu::kSuccess)
+          return r;
       }
     }
     return cu::kSuccess;
@@ -116,7 +119,8 @@ CuResult CudaBackend::zero_ranges(std::span<const uint64_t> addresses, uint64_t 
 
 // ---- Page work ----
 
-Status CudaBackend::move_pages(Tier tier, std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) {
+Status CudaBackend::move_pages(Tier tier, std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done,
+                               ErrorDetail *error) {
   if (device_.poisoned()) return device_.fault(error);
   ContextScope scope(device_.api(), device_.context());
   if (tier == Tier::kHost) {
@@ -136,7 +140,8 @@ Status CudaBackend::move_pages(Tier tier, std::span<const PageMove> moves, std::
   return end_mover(done, error);
 }
 
-Status CudaBackend::zero_pages(Tier tier, std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) {
+Status CudaBackend::zero_pages(Tier tier, std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done,
+                               ErrorDetail *error) {
   if (device_.poisoned()) return device_.fault(error);
   ContextScope scope(device_.api(), device_.context());
   const bool host = tier == Tier::kHost;
@@ -152,7 +157,8 @@ Status CudaBackend::zero_pages(Tier tier, std::span<const PageZero> zeros, std::
       addresses_.clear();
       for (size_t i = at; i < end; i++) {
         const uint64_t page = host ? reinterpret_cast<uint64_t>(host_page(pool, zeros[i].page)) : device_page(pool, zeros[i].page);
-        for (uint32_t piece = 0; piece < blocks[b].pieces; piece++) addresses_.push_back(page + blocks[b].offset + piece * blocks[b].stride);
+        for (uint32_t piece = 0; piece < blocks[b].pieces; piece++)
+          addresses_.push_back(page + blocks[b].offset + piece * blocks[b].stride);
       }
       if (host) {
         for (uint64_t address : addresses_) std::memset(reinterpret_cast<void *>(address), 0, blocks[b].bytes);
@@ -165,7 +171,8 @@ Status CudaBackend::zero_pages(Tier tier, std::span<const PageZero> zeros, std::
   return end_mover(done, error);
 }
 
-Status CudaBackend::copy_pages(Tier tier, std::span<const PageCopy> copies, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) {
+Status CudaBackend::copy_pages(Tier tier, std::span<const PageCopy> copies, std::span<const FenceMark> waits, FenceMark done,
+                               ErrorDetail *error) {
   if (device_.poisoned()) return device_.fault(error);
   ContextScope scope(device_.api(), device_.context());
   const bool host = tier == Tier::kHost;
@@ -182,8 +189,11 @@ Status CudaBackend::copy_pages(Tier tier, std::span<const PageCopy> copies, std:
         }
         continue;
       }
-      const kernel::Fragment fragment{device_page(copy.pool, copy.source) + block.offset, device_page(copy.pool, copy.destination) + block.offset};
-      if (Status s = check(copy_fragments({&fragment, 1}, block.bytes, block.pieces, block.stride, false), "copying rows", error); s != HICACHE_OK) return s;
+      const kernel::Fragment fragment{device_page(copy.pool, copy.source) + block.offset,
+                                      device_page(copy.pool, copy.destination) + block.offset};
+      if (Status s = check(copy_fragments({&fragment, 1}, block.bytes, block.pieces, block.stride, false), "copying rows", error);
+          s != HICACHE_OK)
+        return s;
     }
   }
   return end_mover(done, error);
@@ -200,8 +210,8 @@ Status CudaBackend::poison_sink(uint64_t bytes, ErrorDetail *error) {
 
 // ---- Mirrors ----
 
-Status CudaBackend::table_changed(uint32_t pool, std::span<const uint32_t> vpages, std::span<const uint32_t> ppages, std::span<const FenceMark> waits,
-                                  ErrorDetail *error) {
+Status CudaBackend::table_changed(uint32_t pool, std::span<const uint32_t> vpages, std::span<const uint32_t> ppages,
+                                  std::span<const FenceMark> waits, ErrorDetail *error) {
   if (device_.poisoned()) return device_.fault(error);
   Mirror &mirror = mirrors_[pool];
   if (mirror.count == 0) return HICACHE_OK;
@@ -234,7 +244,9 @@ CuResult CudaBackend::flush_mirror(Mirror &mirror) {
   constexpr size_t kListMax = ListRing::kSlotBytes / sizeof(kernel::Patch);
   for (size_t at = 0; at < pending.size();) {
     if (!kernels_.available()) {
-      if (CuResult r = device_.api().set32_async(mirror.table + uint64_t{pending[at].vpage} * sizeof(uint32_t), pending[at].ppage, 1, mover_); r != cu::kSuccess)
+      if (CuResult r =
+              device_.api().set32_async(mirror.table + uint64_t{pending[at].vpage} * sizeof(uint32_t), pending[at].ppage, 1, mover_);
+          r != cu::kSuccess)
         return r;
       at++;
       continue;
@@ -287,10 +299,8 @@ Status CudaBackend::device_kernel_ids(const DeviceIds &request, uint64_t stream,
   args.table = reinterpret_cast<const uint32_t *>(mirrors_[request.pool].table);
   args.table_count = mirrors_[request.pool].count;
   args.vpages = reinterpret_cast<const uint32_t *>(request.vpages_address);
-  if (request.wide)
-    args.ids64 = reinterpret_cast<int64_t *>(request.ids_address);
-  else
-    args.ids32 = reinterpret_cast<int32_t *>(request.ids_address);
+  if (request.wide) args.ids64 = reinterpret_cast<int64_t *>(request.ids_address);
+  else args.ids32 = reinterpret_cast<int32_t *>(request.ids_address);
   args.sink_count = reinterpret_cast<unsigned long long *>(request.sink_count_address);
   args.scale = request.scale;
   args.offset = request.offset;
@@ -302,11 +312,12 @@ Status CudaBackend::device_kernel_ids(const DeviceIds &request, uint64_t stream,
 
 // ---- Verification ----
 
-Status CudaBackend::stamp_pages(uint32_t pool, uint64_t stream, std::span<const PageStamp> pages, std::span<const uint64_t> salts, uint32_t *mismatches_out,
-                                ErrorDetail *error) {
+Status CudaBackend::stamp_pages(uint32_t pool, uint64_t stream, std::span<const PageStamp> pages, std::span<const uint64_t> salts,
+                                uint32_t *mismatches_out, ErrorDetail *error) {
   if (device_.poisoned()) return device_.fault(error);
   if (!kernels_.available()) return fail(error, HICACHE_UNSUPPORTED, pool, "no kernels: %s", kernels_.reason().c_str());
-  if (salts.size() != 2 * layout(pool).layer_ids.size()) return fail(error, HICACHE_INVALID_ARGUMENT, pool, "salts: two a layer are needed");
+  if (salts.size() != 2 * layout(pool).layer_ids.size())
+    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "salts: two a layer are needed");
   if (salts.size_bytes() > kScratchBytes / 2) return fail(error, HICACHE_UNSUPPORTED, pool, "salts: too many layers");
   ContextScope scope(device_.api(), device_.context());
   std::lock_guard lock(scratch_mutex_);
@@ -319,8 +330,8 @@ Status CudaBackend::stamp_pages(uint32_t pool, uint64_t stream, std::span<const 
   return HICACHE_OK;
 }
 
-Status CudaBackend::stamp_portion(uint32_t pool, CuStream on, std::span<const PageStamp> pages, std::span<const uint64_t> salts, uint32_t *mismatches_out,
-                                  ErrorDetail *error) {
+Status CudaBackend::stamp_portion(uint32_t pool, CuStream on, std::span<const PageStamp> pages, std::span<const uint64_t> salts,
+                                  uint32_t *mismatches_out, ErrorDetail *error) {
   const DriverApi &api = device_.api();
   const PoolLayout &of = layout(pool);
   const uint64_t list_bytes = pages.size() * sizeof(kernel::StampPage), counts_at = list_bytes + salts.size_bytes();

@@ -13,7 +13,8 @@ Status TicketWords::open(uint32_t slot_count, uint32_t layer_limit, ErrorDetail 
   slots_ = std::make_unique<Slot[]>(slot_count_);
   host_bytes_ = (uint64_t{lane_at(4)} * sizeof(uint32_t) + 4095) / 4096 * 4096;
   void *memory = mmap(nullptr, host_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory == MAP_FAILED) return fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "mapping %llu bytes", static_cast<unsigned long long>(host_bytes_));
+  if (memory == MAP_FAILED)
+    return fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "mapping %llu bytes", static_cast<unsigned long long>(host_bytes_));
   host_words_ = static_cast<uint32_t *>(memory);
   if (CuResult r = api.host_register(host_words_, host_bytes_, cu::kHostRegisterPortable | cu::kHostRegisterDeviceMap); r != cu::kSuccess)
     return device_.report(r, "cuMemHostRegister", HICACHE_INFEASIBLE, error);
@@ -27,7 +28,8 @@ Status TicketWords::open(uint32_t slot_count, uint32_t layer_limit, ErrorDetail 
   // Zero before any stream can look: the legacy stream is synchronised by hand, as ours do not follow it.
   if (CuResult r = api.set32_async(device_words_, 0, host_bytes_ / sizeof(uint32_t), nullptr); r != cu::kSuccess)
     return device_.report(r, "cuMemsetD32Async", HICACHE_DEVICE, error);
-  if (CuResult r = api.stream_synchronize(nullptr); r != cu::kSuccess) return device_.report(r, "cuStreamSynchronize", HICACHE_DEVICE, error);
+  if (CuResult r = api.stream_synchronize(nullptr); r != cu::kSuccess)
+    return device_.report(r, "cuStreamSynchronize", HICACHE_DEVICE, error);
   return HICACHE_OK;
 }
 
@@ -47,7 +49,9 @@ void TicketWords::begin(uint32_t slot, uint32_t first_layer) {
   of.state.store(State::kPending, std::memory_order_release);
 }
 
-void TicketWords::end(uint32_t slot, bool failed) { slots_[slot].state.store(failed ? State::kFailed : State::kDone, std::memory_order_release); }
+void TicketWords::end(uint32_t slot, bool failed) {
+  slots_[slot].state.store(failed ? State::kFailed : State::kDone, std::memory_order_release);
+}
 
 uint32_t TicketWords::value(uint32_t slot, uint32_t layers) const {
   return slots_[slot].base.load(std::memory_order_acquire) + std::min(layers, all_);

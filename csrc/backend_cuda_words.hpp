@@ -14,7 +14,7 @@
 namespace hicache {
 
 class TicketWords {
- public:
+public:
   explicit TicketWords(CudaDevice &device) : device_(device) {}
   ~TicketWords() { close(); }
 
@@ -32,8 +32,8 @@ class TicketWords {
 
   uint32_t progress(uint32_t slot) const; // As Backend::progress.
 
-  // Words of the host alone, a cache line each, in which a lane's streams count their quanta: `index` below 4. A stream writes its own, the host
-  // polls them.
+  // Words of the host alone, a cache line each, in which a lane's streams count their quanta: `index` below 4. A stream writes its own, the
+  // host polls them.
   uint32_t lane_word(uint32_t index) const;
   CuResult write_lane_word(uint32_t index, uint32_t value, CuStream stream);
 
@@ -41,7 +41,7 @@ class TicketWords {
   CuAddress address(uint32_t slot) const { return device_words_ + slot * sizeof(uint32_t); }
   uint32_t expected(uint32_t slot, uint32_t layer) const { return slots_[slot].base.load(std::memory_order_acquire) + layer + 1; }
 
- private:
+private:
   enum class State : uint32_t { kPending, kDone, kFailed };
   struct Slot {
     std::atomic<uint32_t> base{0};

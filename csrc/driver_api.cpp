@@ -10,8 +10,7 @@ namespace hicache {
 std::string DriverApi::describe(CuResult result) const {
   const char *name = nullptr;
   const char *text = nullptr;
-  if (error_name == nullptr || error_name(result, &name) != cu::kSuccess || name == nullptr)
-    return "CUDA error " + std::to_string(result);
+  if (error_name == nullptr || error_name(result, &name) != cu::kSuccess || name == nullptr) return "CUDA error " + std::to_string(result);
   std::string out = name;
   if (error_string(result, &text) == cu::kSuccess && text != nullptr) out += std::string(": ") + text;
   return out;
@@ -23,8 +22,8 @@ std::string version_text(int version) { return std::to_string(version / 1000) + 
 
 // Fills the table; the name of the first required function that is missing, or null.
 const char *fill(DriverApi *api, void *library) {
-#define HICACHE_CU_LOAD(member, symbol, parameters)                                                                                  \
-  api->member = reinterpret_cast<CuResult(*) parameters>(dlsym(library, symbol));                                                    \
+#define HICACHE_CU_LOAD(member, symbol, parameters)                                                                                        \
+  api->member = reinterpret_cast<CuResult(*) parameters>(dlsym(library, symbol));                                                          \
   if (api->member == nullptr) return symbol;
   HICACHE_CU_REQUIRED(HICACHE_CU_LOAD)
 #undef HICACHE_CU_LOAD
@@ -57,12 +56,12 @@ DriverLoad load_driver_from(const char *path) {
   if (get_version == nullptr || get_version(&api->version) != cu::kSuccess)
     return fail(0, std::string(path) + " is no CUDA driver: cuDriverGetVersion is missing or fails");
   if (api->version < kDriverVersionMin)
-    return fail(0, "CUDA driver too old: it supports CUDA " + version_text(api->version) + ", needed is " + version_text(kDriverVersionMin) +
-                       " (R525) or newer");
+    return fail(0, "CUDA driver too old: it supports CUDA " + version_text(api->version) + ", needed is " +
+                       version_text(kDriverVersionMin) + " (R525) or newer");
   if (const char *missing = fill(api, library))
     return fail(0, std::string("CUDA driver ") + version_text(api->version) + " lacks " + missing);
   if (CuResult r = api->init(0); r != cu::kSuccess) {
-    std::string why = r == cu::kNoDevice        ? "no CUDA device: the driver is there but sees no GPU"
+    std::string why = r == cu::kNoDevice       ? "no CUDA device: the driver is there but sees no GPU"
                       : r == cu::kNotPermitted ? "no permission to use the GPU (check /dev/nvidia*)"
                                                : "cuInit failed";
     return fail(r, why + " (" + api->describe(r) + ")");

@@ -9,8 +9,8 @@
 
 namespace hicache {
 
-using CuResult = int;            // CUresult.
-using CuDevice = int;            // CUdevice.
+using CuResult = int;                 // CUresult.
+using CuDevice = int;                 // CUdevice.
 using CuAddress = unsigned long long; // CUdeviceptr. Host memory is passed as one too (unified addressing).
 using CuContext = void *;
 using CuStream = void *;
@@ -85,70 +85,70 @@ static_assert(sizeof(AccessDescription) == 12 && sizeof(CopyAttributes) == 24);
 } // namespace cu
 
 // HICACHE_CU(member, symbol, parameter types): every function that must be there. All return CuResult.
-#define HICACHE_CU_REQUIRED(X)                                                                                                       \
-  X(init, "cuInit", (unsigned))                                                                                                      \
-  X(driver_version, "cuDriverGetVersion", (int *))                                                                                   \
-  X(error_name, "cuGetErrorName", (CuResult, const char **))                                                                         \
-  X(error_string, "cuGetErrorString", (CuResult, const char **))                                                                     \
-  X(device_count, "cuDeviceGetCount", (int *))                                                                                       \
-  X(device_get, "cuDeviceGet", (CuDevice *, int))                                                                                    \
-  X(device_name, "cuDeviceGetName", (char *, int, CuDevice))                                                                         \
-  X(device_attribute, "cuDeviceGetAttribute", (int *, int, CuDevice))                                                                \
-  X(device_total_memory, "cuDeviceTotalMem_v2", (size_t *, CuDevice))                                                                \
-  X(device_pci_bus_id, "cuDeviceGetPCIBusId", (char *, int, CuDevice))                                                               \
-  X(primary_retain, "cuDevicePrimaryCtxRetain", (CuContext *, CuDevice))                                                             \
-  X(primary_release, "cuDevicePrimaryCtxRelease_v2", (CuDevice))                                                                     \
-  X(context_get, "cuCtxGetCurrent", (CuContext *))                                                                                   \
-  X(context_set, "cuCtxSetCurrent", (CuContext))                                                                                     \
-  X(context_push, "cuCtxPushCurrent_v2", (CuContext))                                                                                \
-  X(context_pop, "cuCtxPopCurrent_v2", (CuContext *))                                                                                \
-  X(context_device, "cuCtxGetDevice", (CuDevice *))                                                                                  \
-  X(context_synchronize, "cuCtxSynchronize", ())                                                                                     \
-  X(priority_range, "cuCtxGetStreamPriorityRange", (int *, int *))                                                                   \
-  X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int *))                                                             \
-  X(memory_info, "cuMemGetInfo_v2", (size_t *, size_t *))                                                                            \
-  X(memory_alloc, "cuMemAlloc_v2", (CuAddress *, size_t))                                                                            \
-  X(memory_free, "cuMemFree_v2", (CuAddress))                                                                                        \
-  X(host_register, "cuMemHostRegister_v2", (void *, size_t, unsigned))                                                               \
-  X(host_unregister, "cuMemHostUnregister", (void *))                                                                                \
-  X(host_device_pointer, "cuMemHostGetDevicePointer_v2", (CuAddress *, void *, unsigned))                                            \
-  X(pointer_attribute, "cuPointerGetAttribute", (void *, int, CuAddress))                                                            \
-  X(address_reserve, "cuMemAddressReserve", (CuAddress *, size_t, size_t, CuAddress, unsigned long long))                            \
-  X(address_free, "cuMemAddressFree", (CuAddress, size_t))                                                                           \
-  X(allocation_create, "cuMemCreate", (CuAllocation *, size_t, const cu::AllocationProperties *, unsigned long long))                \
-  X(allocation_release, "cuMemRelease", (CuAllocation))                                                                              \
-  X(allocation_granularity, "cuMemGetAllocationGranularity", (size_t *, const cu::AllocationProperties *, int))                      \
-  X(memory_map, "cuMemMap", (CuAddress, size_t, size_t, CuAllocation, unsigned long long))                                           \
-  X(memory_unmap, "cuMemUnmap", (CuAddress, size_t))                                                                                 \
-  X(memory_set_access, "cuMemSetAccess", (CuAddress, size_t, const cu::AccessDescription *, size_t))                                 \
-  X(stream_create, "cuStreamCreateWithPriority", (CuStream *, unsigned, int))                                                        \
-  X(stream_destroy, "cuStreamDestroy_v2", (CuStream))                                                                                \
-  X(stream_synchronize, "cuStreamSynchronize", (CuStream))                                                                           \
-  X(stream_query, "cuStreamQuery", (CuStream))                                                                                       \
-  X(stream_context, "cuStreamGetCtx", (CuStream, CuContext *))                                                                       \
-  X(stream_capturing, "cuStreamIsCapturing", (CuStream, int *))                                                                      \
-  X(stream_wait_event, "cuStreamWaitEvent", (CuStream, CuEvent, unsigned))                                                           \
-  X(stream_wait_value, "cuStreamWaitValue32_v2", (CuStream, CuAddress, uint32_t, unsigned))                                          \
-  X(stream_write_value, "cuStreamWriteValue32_v2", (CuStream, CuAddress, uint32_t, unsigned))                                        \
-  X(event_create, "cuEventCreate", (CuEvent *, unsigned))                                                                            \
-  X(event_destroy, "cuEventDestroy_v2", (CuEvent))                                                                                   \
-  X(event_record, "cuEventRecord", (CuEvent, CuStream))                                                                              \
-  X(event_query, "cuEventQuery", (CuEvent))                                                                                          \
-  X(event_elapsed, "cuEventElapsedTime", (float *, CuEvent, CuEvent))                                                               \
-  X(event_synchronize, "cuEventSynchronize", (CuEvent))                                                                              \
-  X(copy_async, "cuMemcpyAsync", (CuAddress, CuAddress, size_t, CuStream))                                                           \
-  X(set8_async, "cuMemsetD8Async", (CuAddress, unsigned char, size_t, CuStream))                                                     \
-  X(set32_async, "cuMemsetD32Async", (CuAddress, unsigned, size_t, CuStream))                                                        \
-  X(module_load, "cuModuleLoadData", (CuModule *, const void *))                                                                     \
-  X(module_unload, "cuModuleUnload", (CuModule))                                                                                     \
-  X(module_function, "cuModuleGetFunction", (CuFunction *, CuModule, const char *))                                                  \
-  X(launch, "cuLaunchKernel",                                                                                                        \
+#define HICACHE_CU_REQUIRED(X)                                                                                                             \
+  X(init, "cuInit", (unsigned))                                                                                                            \
+  X(driver_version, "cuDriverGetVersion", (int *))                                                                                         \
+  X(error_name, "cuGetErrorName", (CuResult, const char **))                                                                               \
+  X(error_string, "cuGetErrorString", (CuResult, const char **))                                                                           \
+  X(device_count, "cuDeviceGetCount", (int *))                                                                                             \
+  X(device_get, "cuDeviceGet", (CuDevice *, int))                                                                                          \
+  X(device_name, "cuDeviceGetName", (char *, int, CuDevice))                                                                               \
+  X(device_attribute, "cuDeviceGetAttribute", (int *, int, CuDevice))                                                                      \
+  X(device_total_memory, "cuDeviceTotalMem_v2", (size_t *, CuDevice))                                                                      \
+  X(device_pci_bus_id, "cuDeviceGetPCIBusId", (char *, int, CuDevice))                                                                     \
+  X(primary_retain, "cuDevicePrimaryCtxRetain", (CuContext *, CuDevice))                                                                   \
+  X(primary_release, "cuDevicePrimaryCtxRelease_v2", (CuDevice))                                                                           \
+  X(context_get, "cuCtxGetCurrent", (CuContext *))                                                                                         \
+  X(context_set, "cuCtxSetCurrent", (CuContext))                                                                                           \
+  X(context_push, "cuCtxPushCurrent_v2", (CuContext))                                                                                      \
+  X(context_pop, "cuCtxPopCurrent_v2", (CuContext *))                                                                                      \
+  X(context_device, "cuCtxGetDevice", (CuDevice *))                                                                                        \
+  X(context_synchronize, "cuCtxSynchronize", ())                                                                                           \
+  X(priority_range, "cuCtxGetStreamPriorityRange", (int *, int *))                                                                         \
+  X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int *))                                                                   \
+  X(memory_info, "cuMemGetInfo_v2", (size_t *, size_t *))                                                                                  \
+  X(memory_alloc, "cuMemAlloc_v2", (CuAddress *, size_t))                                                                                  \
+  X(memory_free, "cuMemFree_v2", (CuAddress))                                                                                              \
+  X(host_register, "cuMemHostRegister_v2", (void *, size_t, unsigned))                                                                     \
+  X(host_unregister, "cuMemHostUnregister", (void *))                                                                                      \
+  X(host_device_pointer, "cuMemHostGetDevicePointer_v2", (CuAddress *, void *, unsigned))                                                  \
+  X(pointer_attribute, "cuPointerGetAttribute", (void *, int, CuAddress))                                                                  \
+  X(address_reserve, "cuMemAddressReserve", (CuAddress *, size_t, size_t, CuAddress, unsigned long long))                                  \
+  X(address_free, "cuMemAddressFree", (CuAddress, size_t))                                                                                 \
+  X(allocation_create, "cuMemCreate", (CuAllocation *, size_t, const cu::AllocationProperties *, unsigned long long))                      \
+  X(allocation_release, "cuMemRelease", (CuAllocation))                                                                                    \
+  X(allocation_granularity, "cuMemGetAllocationGranularity", (size_t *, const cu::AllocationProperties *, int))                            \
+  X(memory_map, "cuMemMap", (CuAddress, size_t, size_t, CuAllocation, unsigned long long))                                                 \
+  X(memory_unmap, "cuMemUnmap", (CuAddress, size_t))                                                                                       \
+  X(memory_set_access, "cuMemSetAccess", (CuAddress, size_t, const cu::AccessDescription *, size_t))                                       \
+  X(stream_create, "cuStreamCreateWithPriority", (CuStream *, unsigned, int))                                                              \
+  X(stream_destroy, "cuStreamDestroy_v2", (CuStream))                                                                                      \
+  X(stream_synchronize, "cuStreamSynchronize", (CuStream))                                                                                 \
+  X(stream_query, "cuStreamQuery", (CuStream))                                                                                             \
+  X(stream_context, "cuStreamGetCtx", (CuStream, CuContext *))                                                                             \
+  X(stream_capturing, "cuStreamIsCapturing", (CuStream, int *))                                                                            \
+  X(stream_wait_event, "cuStreamWaitEvent", (CuStream, CuEvent, unsigned))                                                                 \
+  X(stream_wait_value, "cuStreamWaitValue32_v2", (CuStream, CuAddress, uint32_t, unsigned))                                                \
+  X(stream_write_value, "cuStreamWriteValue32_v2", (CuStream, CuAddress, uint32_t, unsigned))                                              \
+  X(event_create, "cuEventCreate", (CuEvent *, unsigned))                                                                                  \
+  X(event_destroy, "cuEventDestroy_v2", (CuEvent))                                                                                         \
+  X(event_record, "cuEventRecord", (CuEvent, CuStream))                                                                                    \
+  X(event_query, "cuEventQuery", (CuEvent))                                                                                                \
+  X(event_elapsed, "cuEventElapsedTime", (float *, CuEvent, CuEvent))                                                                      \
+  X(event_synchronize, "cuEventSynchronize", (CuEvent))                                                                                    \
+  X(copy_async, "cuMemcpyAsync", (CuAddress, CuAddress, size_t, CuStream))                                                                 \
+  X(set8_async, "cuMemsetD8Async", (CuAddress, unsigned char, size_t, CuStream))                                                           \
+  X(set32_async, "cuMemsetD32Async", (CuAddress, unsigned, size_t, CuStream))                                                              \
+  X(module_load, "cuModuleLoadData", (CuModule *, const void *))                                                                           \
+  X(module_unload, "cuModuleUnload", (CuModule))                                                                                           \
+  X(module_function, "cuModuleGetFunction", (CuFunction *, CuModule, const char *))                                                        \
+  X(launch, "cuLaunchKernel",                                                                                                              \
     (CuFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CuStream, void **, void **))
 
 // Newer than the oldest driver that is accepted: null when absent.
-#define HICACHE_CU_OPTIONAL(X)                                                                                                       \
-  X(copy_batch, "cuMemcpyBatchAsync_v2", (CuAddress *, CuAddress *, size_t *, size_t, cu::CopyAttributes *, size_t *, size_t, CuStream)) \
-  X(copy_batch_12_8, "cuMemcpyBatchAsync",                                                                                           \
+#define HICACHE_CU_OPTIONAL(X)                                                                                                             \
+  X(copy_batch, "cuMemcpyBatchAsync_v2", (CuAddress *, CuAddress *, size_t *, size_t, cu::CopyAttributes *, size_t *, size_t, CuStream))   \
+  X(copy_batch_12_8, "cuMemcpyBatchAsync",                                                                                                 \
     (CuAddress *, CuAddress *, size_t *, size_t, cu::CopyAttributes *, size_t *, size_t, size_t *, CuStream))
 
 // The table. One a process and library path, shared by all engines, never closed: the driver registers process-wide state.
@@ -158,7 +158,7 @@ struct DriverApi {
   HICACHE_CU_OPTIONAL(HICACHE_CU_MEMBER)
 #undef HICACHE_CU_MEMBER
 
-  int version = 0;            // 13000 = CUDA 13.0.
+  int version = 0; // 13000 = CUDA 13.0.
   bool has_copy_batch = false;
 
   // "CUDA_ERROR_OUT_OF_MEMORY: out of memory", or the number where the driver does not know it.

@@ -42,8 +42,9 @@ struct ZeroArgs {
 static_assert(sizeof(ZeroArgs) <= 4096);
 
 // page_stamp: the simulated forward pass of a replay. The rows of a page's first `tokens` tokens are filled with words that depend on the
-// page's digest, the layer, the part (K or V) and the place: word i of a part's rows is stamp_word(stamp_mix(digest ^ salts[2 * layer + part]), i),
-// counted over the part's rows in token order. Row t of part p in layer l is at l * layer_stride + t * token_stride[p] + p * v_offset of the page.
+// page's digest, the layer, the part (K or V) and the place: word i of a part's rows is stamp_word(stamp_mix(digest ^ salts[2 * layer +
+// part]), i), counted over the part's rows in token order. Row t of part p in layer l is at l * layer_stride + t * token_stride[p] + p *
+// v_offset of the page.
 struct StampPage {
   uint64_t offset; // Of the page.
   uint64_t digest;

@@ -6,11 +6,11 @@
 namespace hicache::kernel {
 
 constexpr uint32_t kWarp = 32;
-constexpr uint32_t kLoads = 8;                    // 16-byte loads in flight a thread.
-constexpr uint32_t kSliceUnits = kLoads * kWarp;  // A warp's slice: 256 units of 16 bytes = 4 KiB.
+constexpr uint32_t kLoads = 8;                   // 16-byte loads in flight a thread.
+constexpr uint32_t kSliceUnits = kLoads * kWarp; // A warp's slice: 256 units of 16 bytes = 4 KiB.
 
-// Data passes through once: keep it out of L1 and do not let it displace what the compute beside it keeps in L2. Sources of a launch are not its
-// targets, so the loads may take the read-only path.
+// Data passes through once: keep it out of L1 and do not let it displace what the compute beside it keeps in L2. Sources of a launch are
+// not its targets, so the loads may take the read-only path.
 __device__ __forceinline__ uint4 load_once(const uint4 *p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));

@@ -27,10 +27,8 @@ extern "C" __global__ void hicache_kernel_ids(const __grid_constant__ hicache::k
       bool mapped;
       const uint64_t id = place_of(args, args.vpages[i], &mapped) * args.scale + args.offset;
       const uint64_t out = args.page_tokens == 0 ? id : id * tokens + t;
-      if (args.ids32 != nullptr)
-        args.ids32[at] = static_cast<int32_t>(out);
-      else
-        args.ids64[at] = static_cast<int64_t>(out);
+      if (args.ids32 != nullptr) args.ids32[at] = static_cast<int32_t>(out);
+      else args.ids64[at] = static_cast<int64_t>(out);
       sink = !mapped && t == 0;
     }
     if (args.sink_count != nullptr) {

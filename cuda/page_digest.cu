@@ -22,8 +22,7 @@ extern "C" __global__ void __launch_bounds__(512) hicache_page_digest(const __gr
 #pragma unroll
     for (uint32_t k = 0; k < kLoads; k++) {
       const uint64_t i = first + threadIdx.x + k * blockDim.x;
-      if (i < units)
-        sum += digest_unit(static_cast<uint64_t>(r[k].y) << 32 | r[k].x, static_cast<uint64_t>(r[k].w) << 32 | r[k].z, i);
+      if (i < units) sum += digest_unit(static_cast<uint64_t>(r[k].y) << 32 | r[k].x, static_cast<uint64_t>(r[k].w) << 32 | r[k].z, i);
     }
     for (uint32_t d = kWarp / 2; d > 0; d /= 2) sum += __shfl_down_sync(0xffffffffu, sum, d);
     if (lane == 0) sums[warp] = sum;

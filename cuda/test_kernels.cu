@@ -2,12 +2,12 @@
 #include "../include/hicache_device.cuh"
 
 // A layer's kernel of about `cycles`: awaits its layer (word not null), then copies the first word of a page's slice to `seen`.
-extern "C" __global__ void test_layer(const uint32_t *word, const uint32_t *expected, const uint32_t *const *slice, uint32_t *seen, long long cycles) {
+extern "C" __global__ void test_layer(const uint32_t *word, const uint32_t *expected, const uint32_t *const *slice, uint32_t *seen,
+                                      long long cycles) {
   if (word != nullptr) hicache_layer_await(word, expected);
   if (seen != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *seen = *static_cast<const volatile uint32_t *>(*slice);
   const long long start = clock64();
-  while (clock64() - start < cycles) {
-  }
+  while (clock64() - start < cycles) {}
 }
 
 // What a translation of ids is measured against: the same loads and stores without the arithmetic.

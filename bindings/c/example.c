@@ -26,7 +26,12 @@ static hicache_engine_t *open_engine(void) {
   static const uint32_t full_layers[] = {0, 2}, swa_layers[] = {1, 3};
   const hicache_pool_options_t pools[POOLS] = {
       {.role = HICACHE_ROLE_FULL, .page_tokens = 16, .layer_count = 2, .layer_ids = full_layers, .k_row_bytes = 64, .v_row_bytes = 64},
-      {.role = HICACHE_ROLE_SWA, .page_tokens = 16, .window_tokens = 32, .layer_count = 2, .layer_ids = swa_layers, .k_row_bytes = 64,
+      {.role = HICACHE_ROLE_SWA,
+       .page_tokens = 16,
+       .window_tokens = 32,
+       .layer_count = 2,
+       .layer_ids = swa_layers,
+       .k_row_bytes = 64,
        .v_row_bytes = 64},
   };
   const hicache_options_t options = {

@@ -13,7 +13,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // Holds a stream of the caller's until it is opened.
 class Gate {
- public:
+public:
   Gate() {
     api().memory_alloc(&word_, 64);
     api().stream_create(&opener_, cu::kStreamNonBlocking, 0);
@@ -32,7 +32,7 @@ class Gate {
     api().stream_synchronize(opener_);
   }
 
- private:
+private:
   CuAddress word_ = 0;
   CuStream opener_ = nullptr;
 };
@@ -47,7 +47,8 @@ std::vector<Shape> shapes() {
   for (uint32_t tokens : {1u, 4u, 16u, 64u}) {
     for (bool token_major : {false, true}) {
       all.push_back({token_major ? "FULL+SWA, token-major" : "FULL+SWA, layer-major",
-                     {pool(token_major, tokens, 2048, 2048, {5, 11, 17, 23}), pool(token_major, tokens, 1024, 512, {0, 1, 2, 3, 4, 6, 7, 8, 9, 10})}});
+                     {pool(token_major, tokens, 2048, 2048, {5, 11, 17, 23}),
+                      pool(token_major, tokens, 1024, 512, {0, 1, 2, 3, 4, 6, 7, 8, 9, 10})}});
       all.push_back({token_major ? "FULL+SWA+STATE, token-major" : "FULL+SWA+STATE, layer-major",
                      {pool(token_major, tokens, 1024, 1024, range(0, 8, 4)), pool(token_major, tokens, 512, 512, range(1, 6, 4)),
                       pool(false, 1, 64 << 10, 3072, range(2, 4, 4), 512)}});
@@ -100,7 +101,8 @@ void round_trip(const Shape &shape, CopyMethod method, uint64_t quantum_bytes) {
   ASSERT_EQ(rig.run(HICACHE_D2H, back_up, 2, {&moved, 1}), HICACHE_OK);
   for (uint32_t p = 0; p < pools; p++) {
     for (uint32_t i = 0; i < n; i++)
-      ASSERT_EQ(std::memcmp(rig.host(p, host_pages[p][i]), rig.host(p, back_pages[p][i]), shape.pools[p].page_bytes), 0) << "pool " << p << ", page " << i;
+      ASSERT_EQ(std::memcmp(rig.host(p, host_pages[p][i]), rig.host(p, back_pages[p][i]), shape.pools[p].page_bytes), 0)
+          << "pool " << p << ", page " << i;
   }
 }
 
@@ -226,9 +228,7 @@ TEST(CudaBackend, AMoveWaitsForTheClosedStepAndTheNextStepForTheMove) {
     gate.open();
     CU_OK(api().stream_synchronize(other));
     const auto seen = rig.read(memory, 256 + bytes);
-    if (rig.backend.kernels().available()) {
-      ASSERT_EQ(static_cast<uint32_t>(seen[8]), to) << "round " << round;
-    }
+    if (rig.backend.kernels().available()) { ASSERT_EQ(static_cast<uint32_t>(seen[8]), to) << "round " << round; }
     for (uint64_t i = 32; i < seen.size(); i++) ASSERT_EQ(seen[i], value * 0x100000001ull) << "round " << round;
     EXPECT_TRUE(rig.backend.fence_passed(closed));
     CU_OK(api().memory_free(memory));
@@ -286,7 +286,8 @@ TEST(CudaBackend, MirrorAndTranslation) {
           const uint32_t place = asked[i] < 4096 ? table[asked[i]] : HICACHE_NO_PAGE;
           sinks += place == HICACHE_NO_PAGE;
           for (uint64_t t = 0; t < tokens; t++) {
-            const int64_t id = (place == HICACHE_NO_PAGE ? 0 : int64_t{place}) * 3 + 7, ideal = page_tokens == 0 ? id : id * 16 + static_cast<int64_t>(t);
+            const int64_t id = (place == HICACHE_NO_PAGE ? 0 : int64_t{place}) * 3 + 7,
+                          ideal = page_tokens == 0 ? id : id * 16 + static_cast<int64_t>(t);
             const uint64_t k = i * tokens + t;
             const int64_t got = wide ? static_cast<int64_t>(raw_ids[k]) : reinterpret_cast<const int32_t *>(raw_ids.data())[k];
             ASSERT_EQ(got, wide ? ideal : static_cast<int32_t>(ideal)) << "page " << i << ", token " << t;
@@ -375,8 +376,8 @@ TEST(CudaBackend, StampsAndDigests) {
       for (uint32_t part = 0; part < 2; part++) {
         const uint64_t row = part == 0 ? 512 : 256;
         for (uint32_t t = 0; t < pages[5].token_count; t++) {
-          const uint64_t start = token_major ? t * of.token_bytes + layer * of.row_bytes + part * 512
-                                             : layer * of.layer_bytes + part * 512 * 16 + t * row;
+          const uint64_t start =
+              token_major ? t * of.token_bytes + layer * of.row_bytes + part * 512 : layer * of.layer_bytes + part * 512 * 16 + t * row;
           for (uint64_t w = 0; w < row / 8; w++) {
             ASSERT_EQ(bytes[start / 8 + w],
                       kernel::stamp_word(kernel::stamp_mix(pages[5].digest ^ salts[2 * layer + part]), t * row / 8 + w));
@@ -415,7 +416,7 @@ TEST(CudaBackend, UrgentWorkOvertakesAndClassesAreInOrder) {
     for (uint32_t k = 0; k < 12; k++) copies.push_back({0, at(i * 12 + k), at(i * 12 + k)});
     const bool urgent = i == 7;
     bulk.push_back(std::make_unique<Transfer>(i + 1, i, HICACHE_H2D, rig.order, copies, reinterpret_cast<uint64_t>(idle),
-                                               urgent ? HICACHE_CLASS_URGENT : HICACHE_CLASS_NORMAL));
+                                              urgent ? HICACHE_CLASS_URGENT : HICACHE_CLASS_NORMAL));
     bulk.back()->job.waits = {&held, 1};
     rig.backend.submit(bulk.back()->job);
   }
@@ -572,10 +573,7 @@ void *simulator() {
   const char *path = std::getenv("HICACHE_LIBCUDA");
   return simulated && path != nullptr ? dlopen(path, RTLD_NOW) : nullptr;
 }
-template <class Function>
-Function simulator_function(const char *name) {
-  return reinterpret_cast<Function>(dlsym(simulator(), name));
-}
+template <class Function> Function simulator_function(const char *name) { return reinterpret_cast<Function>(dlsym(simulator(), name)); }
 
 TEST(CudaBackend, GivesEverythingBack) {
   if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver, which counts what is held";

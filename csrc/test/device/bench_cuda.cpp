@@ -1,4 +1,5 @@
-// The bars of the CUDA backend, measured through the backend itself, with the ceilings of the same run beside them. Prints one JSON object a line:
+// The bars of the CUDA backend, measured through the backend itself, with the ceilings of the same run beside them. Prints one JSON object
+// a line:
 // {"work": ..., figures}. hicache_device_bench [part ...]; parts: ceilings envelopes small layers fragments moves ids open graph.
 #include <dlfcn.h>
 
@@ -44,8 +45,7 @@ std::vector<uint32_t> shuffled(uint32_t count, uint32_t seed) {
 }
 
 // GPU time of work on a stream, in ms, median of `rounds`.
-template <class Work>
-double gpu_ms(CuStream stream, int rounds, Work work) {
+template <class Work> double gpu_ms(CuStream stream, int rounds, Work work) {
   CuEvent begin = nullptr, end = nullptr;
   must(api().event_create(&begin, 0), "event");
   must(api().event_create(&end, 0), "event");
@@ -66,7 +66,7 @@ double gpu_ms(CuStream stream, int rounds, Work work) {
 
 // A bulk transfer that goes on and on: jobs of `copies` pages, `depth` in flight.
 class Bulk {
- public:
+public:
   Bulk(Rig &rig, uint32_t direction, const std::vector<std::vector<TierCopy>> &batches, uint32_t first_slot, uint32_t depth = 3,
        uint32_t priority = HICACHE_CLASS_NORMAL)
       : rig_(rig), direction_(direction), first_slot_(first_slot), depth_(depth), priority_(priority) {
@@ -109,7 +109,7 @@ class Bulk {
   }
   double gb_s() const { return static_cast<double>(bytes_) / (ended_ms_ - started_ms_) / 1e6; }
 
- private:
+private:
   Rig &rig_;
   uint32_t direction_;
   std::vector<std::shared_ptr<const Pages>> batches_;
@@ -121,7 +121,8 @@ class Bulk {
   double started_ms_ = 0, ended_ms_ = 0;
 };
 
-std::vector<std::vector<TierCopy>> scattered(uint32_t pages_each, uint32_t batches, uint32_t device_pages, uint32_t host_pages, uint32_t seed) {
+std::vector<std::vector<TierCopy>> scattered(uint32_t pages_each, uint32_t batches, uint32_t device_pages, uint32_t host_pages,
+                                             uint32_t seed) {
   const auto device = shuffled(device_pages, seed), host = shuffled(host_pages, seed + 1);
   std::vector<std::vector<TierCopy>> all(batches);
   uint32_t k = 0;
@@ -148,8 +149,10 @@ void ceilings(Rig &rig) {
   const CuAddress device = rig.device(0, 0), host = reinterpret_cast<CuAddress>(rig.host(0, 0));
   ceiling_h2d = kGiB / gpu_ms(rig.stream, 5, [&] { must(api().copy_async(device, host, kGiB, rig.stream), "copy"); }) / 1e6;
   ceiling_d2h = kGiB / gpu_ms(rig.stream, 5, [&] { must(api().copy_async(host, device, kGiB, rig.stream), "copy"); }) / 1e6;
-  ceiling_d2d = 4.0 * kGiB / gpu_ms(rig.stream, 5, [&] { must(api().copy_async(device + 2 * kGiB, device, 2 * kGiB, rig.stream), "copy"); }) / 1e6;
-  std::printf("{\"work\": \"ceiling, contiguous\", \"h2d_gb_s\": %.2f, \"d2h_gb_s\": %.2f, \"d2d_read_write_gb_s\": %.0f}\n", ceiling_h2d, ceiling_d2h, ceiling_d2d);
+  ceiling_d2d =
+      4.0 * kGiB / gpu_ms(rig.stream, 5, [&] { must(api().copy_async(device + 2 * kGiB, device, 2 * kGiB, rig.stream), "copy"); }) / 1e6;
+  std::printf("{\"work\": \"ceiling, contiguous\", \"h2d_gb_s\": %.2f, \"d2h_gb_s\": %.2f, \"d2d_read_write_gb_s\": %.0f}\n", ceiling_h2d,
+              ceiling_d2h, ceiling_d2d);
 }
 
 void envelopes(Rig &rig, const char *name) {
@@ -159,7 +162,8 @@ void envelopes(Rig &rig, const char *name) {
   a.start(), b.start();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   a.stop(), b.stop();
-  std::printf("{\"work\": \"envelopes 2 MiB scattered, %s\", \"h2d_gb_s\": %.2f, \"d2h_gb_s\": %.2f, \"h2d_of_ceiling\": %.3f, \"d2h_of_ceiling\": %.3f, "
+  std::printf("{\"work\": \"envelopes 2 MiB scattered, %s\", \"h2d_gb_s\": %.2f, \"d2h_gb_s\": %.2f, \"h2d_of_ceiling\": %.3f, "
+              "\"d2h_of_ceiling\": %.3f, "
               "\"both_h2d\": %.2f, \"both_d2h\": %.2f, \"both_sum\": %.2f}\n",
               name, h2d, d2h, h2d / ceiling_h2d, d2h / ceiling_d2h, a.gb_s(), b.gb_s(), a.gb_s() + b.gb_s());
 }
@@ -178,14 +182,17 @@ void small_copies(Rig &rig, const char *name) {
       std::vector<double> us;
       for (int i = 0; i < 60; i++) {
         const double begin = now_ms();
-        must(direction == HICACHE_H2D ? api().copy_async(scratch, host, bytes, rig.stream) : api().copy_async(host, scratch, bytes, rig.stream), "copy");
+        must(direction == HICACHE_H2D ? api().copy_async(scratch, host, bytes, rig.stream)
+                                      : api().copy_async(host, scratch, bytes, rig.stream),
+             "copy");
         must(api().stream_synchronize(rig.stream), "synchronize");
         us.push_back((now_ms() - begin) * 1e3);
         std::this_thread::sleep_for(std::chrono::microseconds(700));
       }
       std::sort(us.begin(), us.end());
-      std::printf("{\"work\": \"another stream's copy during a bulk transfer, %s\", \"direction\": \"%s\", \"bytes\": %llu, \"median_us\": %.0f, \"worst_us\": %.0f}\n", name,
-                  direction == HICACHE_H2D ? "h2d" : "d2h", static_cast<unsigned long long>(bytes), us[us.size() / 2], us.back());
+      std::printf("{\"work\": \"another stream's copy during a bulk transfer, %s\", \"direction\": \"%s\", \"bytes\": %llu, \"median_us\": "
+                  "%.0f, \"worst_us\": %.0f}\n",
+                  name, direction == HICACHE_H2D ? "h2d" : "d2h", static_cast<unsigned long long>(bytes), us[us.size() / 2], us.back());
     }
     bulk.stop();
   }
@@ -216,7 +223,8 @@ void layered_load(Rig &rig) {
     first.push_back(at_first - begin), quarter.push_back(at_quarter - begin), all.push_back(end - begin);
     submit.push_back((submitted - begin) * 1e3), wait.push_back((waited - submitted) * 1e3);
   }
-  std::printf("{\"work\": \"layer-wise load, 1 GiB, 32 layers, page 16\", \"layer0_ms\": %.2f, \"quarter_ms\": %.2f, \"all_ms\": %.2f, \"submit_us\": %.1f, \"layer_wait_us\": %.1f}\n",
+  std::printf("{\"work\": \"layer-wise load, 1 GiB, 32 layers, page 16\", \"layer0_ms\": %.2f, \"quarter_ms\": %.2f, \"all_ms\": %.2f, "
+              "\"submit_us\": %.1f, \"layer_wait_us\": %.1f}\n",
               median(first), median(quarter), median(all), median(submit), median(wait));
 }
 
@@ -241,10 +249,14 @@ void call_costs(Rig &rig) {
   const double fence = cost([&] { rig.backend.fence_record(FenceMark::make(9, ++sequence), rig.caller(), nullptr); });
   const double order = cost([&] { rig.backend.order_step(rig.caller(), {}, nullptr); });
   const PageMove move{0, at(1), at(2)};
-  const double moved = cost([&] { rig.backend.move_pages(Tier::kDevice, {&move, 1}, {}, FenceMark::make(kMoverSlot, 1 << 20 | ++sequence), nullptr); });
+  const double moved = cost([&] {
+    rig.backend.move_pages(Tier::kDevice, {&move, 1}, {}, FenceMark::make(kMoverSlot, 1 << 20 | ++sequence), nullptr);
+  });
   must(api().stream_synchronize(rig.backend.mover_stream()), "synchronize");
-  std::printf("{\"work\": \"calls on the caller's thread\", \"context_us\": %.2f, \"capturing_us\": %.2f, \"event_record_us\": %.2f, \"fence_record_us\": %.2f, "
-              "\"order_step_us\": %.2f, \"move_one_page_us\": %.2f}\n", scope, capture, record, fence, order, moved);
+  std::printf("{\"work\": \"calls on the caller's thread\", \"context_us\": %.2f, \"capturing_us\": %.2f, \"event_record_us\": %.2f, "
+              "\"fence_record_us\": %.2f, "
+              "\"order_step_us\": %.2f, \"move_one_page_us\": %.2f}\n",
+              scope, capture, record, fence, order, moved);
   api().event_destroy(event);
 }
 
@@ -281,8 +293,10 @@ void fragments() {
         const auto pages = static_cast<uint32_t>(kGiB / bytes), each = static_cast<uint32_t>(64 * kMiB / bytes);
         const auto batches = scattered(each, 8, pages, pages, 1);
         const double h2d = rate_of(rig, HICACHE_H2D, batches, 0.15), d2h = rate_of(rig, HICACHE_D2H, batches, 0.15, 8);
-        std::printf("{\"work\": \"fragments on both sides\", \"bytes\": %llu, \"method\": \"%s\", \"blocks\": %u, \"h2d_gb_s\": %.1f, \"d2h_gb_s\": %.1f}\n",
-                    static_cast<unsigned long long>(bytes), method == CopyMethod::kDirect ? "direct" : "kernel", method == CopyMethod::kDirect ? 0 : blocks, h2d, d2h);
+        std::printf("{\"work\": \"fragments on both sides\", \"bytes\": %llu, \"method\": \"%s\", \"blocks\": %u, \"h2d_gb_s\": %.1f, "
+                    "\"d2h_gb_s\": %.1f}\n",
+                    static_cast<unsigned long long>(bytes), method == CopyMethod::kDirect ? "direct" : "kernel",
+                    method == CopyMethod::kDirect ? 0 : blocks, h2d, d2h);
       }
     }
   }
@@ -304,15 +318,18 @@ void moves(Rig &holder) {
       api().stream_synchronize(rig.backend.mover_stream());
     }
     // Three lists in a row, so that the host's part of one runs beside the device's part of another.
-    const double ms = gpu_ms(rig.backend.mover_stream(), 15, [&] {
-      for (int i = 0; i < 3; i++) rig.backend.move_pages(Tier::kDevice, list, {}, FenceMark::make(kMoverSlot, ++sequence), nullptr);
-    }) / 3;
+    const double ms = gpu_ms(rig.backend.mover_stream(), 15,
+                             [&] {
+                               for (int i = 0; i < 3; i++)
+                                 rig.backend.move_pages(Tier::kDevice, list, {}, FenceMark::make(kMoverSlot, ++sequence), nullptr);
+                             }) /
+                      3;
     std::vector<PageMove> burst(list.begin(), list.begin() + std::min<size_t>(list.size(), 16 * kMiB / bytes));
     const double burst_ms = gpu_ms(rig.backend.mover_stream(), 21, [&] {
       rig.backend.move_pages(Tier::kDevice, burst, {}, FenceMark::make(kMoverSlot, ++sequence), nullptr);
     });
-    std::printf("{\"work\": \"page moves\", \"page_bytes\": %llu, \"tb_s\": %.3f, \"of_contiguous\": %.3f, \"burst_16_mib_us\": %.1f}\n", static_cast<unsigned long long>(bytes),
-                2.0 * 2 * kGiB / ms / 1e9, 2.0 * 2 * kGiB / ms / 1e6 / ceiling_d2d, burst_ms * 1e3);
+    std::printf("{\"work\": \"page moves\", \"page_bytes\": %llu, \"tb_s\": %.3f, \"of_contiguous\": %.3f, \"burst_16_mib_us\": %.1f}\n",
+                static_cast<unsigned long long>(bytes), 2.0 * 2 * kGiB / ms / 1e9, 2.0 * 2 * kGiB / ms / 1e6 / ceiling_d2d, burst_ms * 1e3);
   }
 }
 
@@ -372,9 +389,10 @@ void ids_and_digests() {
     if (rig.backend.digest_pages(0, pages, digests.data(), nullptr) != HICACHE_OK) std::printf("{\"error\": \"digest\"}\n");
     if (i > 0) digest_ms.push_back(now_ms() - begin);
   }
-  std::printf("{\"work\": \"translate 1 Mi ids\", \"us\": %.2f, \"plain_gather_us\": %.2f, \"of_gather\": %.2f}\n", ms / launches * 1e3, gather_ms / launches * 1e3, gather_ms / ms);
-  std::printf("{\"work\": \"digest of pages, call and answer included\", \"bytes\": %llu, \"ms\": %.2f, \"tb_s_read\": %.2f}\n", static_cast<unsigned long long>(2048 * 2 * kMiB),
-              median(digest_ms), 2048.0 * 2 * kMiB / median(digest_ms) / 1e9);
+  std::printf("{\"work\": \"translate 1 Mi ids\", \"us\": %.2f, \"plain_gather_us\": %.2f, \"of_gather\": %.2f}\n", ms / launches * 1e3,
+              gather_ms / launches * 1e3, gather_ms / ms);
+  std::printf("{\"work\": \"digest of pages, call and answer included\", \"bytes\": %llu, \"ms\": %.2f, \"tb_s_read\": %.2f}\n",
+              static_cast<unsigned long long>(2048 * 2 * kMiB), median(digest_ms), 2048.0 * 2 * kMiB / median(digest_ms) / 1e9);
   api().memory_free(memory);
 }
 
@@ -387,16 +405,19 @@ void open_time() {
       must_open(rig);
       s.push_back((now_ms() - begin) / 1e3);
     }
-    std::printf("{\"work\": \"open\", \"pinned_gib\": %llu, \"first_s\": %.2f, \"again_s\": %.2f}\n", static_cast<unsigned long long>(gib), s.front(), *std::min_element(s.begin() + 1, s.end()));
+    std::printf("{\"work\": \"open\", \"pinned_gib\": %llu, \"first_s\": %.2f, \"again_s\": %.2f}\n", static_cast<unsigned long long>(gib),
+                s.front(), *std::min_element(s.begin() + 1, s.end()));
   }
 }
 
-// A graph of 32 layers whose kernels poll their own layer's word, replayed with loads and moves in between; and what a satisfied poll costs.
+// A graph of 32 layers whose kernels poll their own layer's word, replayed with loads and moves in between; and what a satisfied poll
+// costs.
 void graph(Rig &rig) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
   const auto begin_capture = reinterpret_cast<CuResult (*)(CuStream, int)>(dlsym(library, "cuStreamBeginCapture_v2"));
   const auto end_capture = reinterpret_cast<CuResult (*)(CuStream, void **)>(dlsym(library, "cuStreamEndCapture"));
-  const auto instantiate = reinterpret_cast<CuResult (*)(void **, void *, unsigned long long)>(dlsym(library, "cuGraphInstantiateWithFlags"));
+  const auto instantiate =
+      reinterpret_cast<CuResult (*)(void **, void *, unsigned long long)>(dlsym(library, "cuGraphInstantiateWithFlags"));
   const auto launch = reinterpret_cast<CuResult (*)(void *, CuStream)>(dlsym(library, "cuGraphLaunch"));
   const CuFunction layer = test_function("test_layer");
   if (layer == nullptr || begin_capture == nullptr) {
@@ -456,7 +477,8 @@ void graph(Rig &rig) {
   }
   const double with = gpu_ms(rig.stream, 21, [&] { must(launch(polling, rig.stream), "graph launch"); });
   const double without = gpu_ms(rig.stream, 21, [&] { must(launch(plain, rig.stream), "graph launch"); });
-  std::printf("{\"work\": \"layer wait in a captured graph\", \"replays\": 3, \"wrong_layers\": %u, \"satisfied_wait_us\": %.2f}\n", wrong, (with - without) / 32 * 1e3);
+  std::printf("{\"work\": \"layer wait in a captured graph\", \"replays\": 3, \"wrong_layers\": %u, \"satisfied_wait_us\": %.2f}\n", wrong,
+              (with - without) / 32 * 1e3);
   api().memory_free(memory);
 }
 
@@ -547,8 +569,9 @@ int main(int argc, char **argv) {
   {
     Rig rig(llama(), 6 * kGiB, 3 * kGiB);
     must_open(rig);
-    std::printf("{\"work\": \"machine\", \"gpu\": \"%s\", \"driver_cuda\": %d, \"numa_node\": %d, \"kernels\": \"%s\"}\n", rig.backend.device().name().c_str(), api().version,
-                rig.backend.device().numa_node(), rig.backend.kernels().available() ? "yes" : rig.backend.kernels().reason().c_str());
+    std::printf("{\"work\": \"machine\", \"gpu\": \"%s\", \"driver_cuda\": %d, \"numa_node\": %d, \"kernels\": \"%s\"}\n",
+                rig.backend.device().name().c_str(), api().version, rig.backend.device().numa_node(),
+                rig.backend.kernels().available() ? "yes" : rig.backend.kernels().reason().c_str());
     ceilings(rig);
     if (wanted("envelopes")) envelopes(rig, "quanta of 16 MiB");
     if (wanted("small")) small_copies(rig, "quanta of 16 MiB");

@@ -19,16 +19,16 @@ namespace hicache::device_test {
 
 inline bool simulated = false; // The driver is simulated_cuda.
 
-#define CU_OK(call)                                                     \
-  do {                                                                  \
-    const CuResult cu_ok_ = (call);                                     \
-    ASSERT_EQ(cu_ok_, cu::kSuccess) << api().describe(cu_ok_);          \
+#define CU_OK(call)                                                                                                                        \
+  do {                                                                                                                                     \
+    const CuResult cu_ok_ = (call);                                                                                                        \
+    ASSERT_EQ(cu_ok_, cu::kSuccess) << api().describe(cu_ok_);                                                                             \
   } while (0)
-#define OK(call)                                                        \
-  do {                                                                  \
-    ErrorDetail ok_error_;                                              \
-    ErrorDetail *const error = &ok_error_;                              \
-    ASSERT_EQ((call), HICACHE_OK) << ok_error_.message;                 \
+#define OK(call)                                                                                                                           \
+  do {                                                                                                                                     \
+    ErrorDetail ok_error_;                                                                                                                 \
+    ErrorDetail *const error = &ok_error_;                                                                                                 \
+    ASSERT_EQ((call), HICACHE_OK) << ok_error_.message;                                                                                    \
   } while (0)
 
 inline const DriverApi &api() {
@@ -53,7 +53,7 @@ inline CuContext caller_context() {
 }
 
 class Finished : public JobSink {
- public:
+public:
   void finished(TransferJob &job) override {
     {
       std::lock_guard lock(mutex_);
@@ -73,14 +73,15 @@ class Finished : public JobSink {
     return order_;
   }
 
- private:
+private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<hicache_ticket_t, Status> statuses_;
   std::vector<hicache_ticket_t> order_;
 };
 
-inline PoolLayout pool(bool token_major, uint32_t page_tokens, uint64_t k_row, uint64_t v_row, std::vector<uint32_t> layers, uint64_t pad = 0) {
+inline PoolLayout pool(bool token_major, uint32_t page_tokens, uint64_t k_row, uint64_t v_row, std::vector<uint32_t> layers,
+                       uint64_t pad = 0) {
   PoolLayout made;
   made.page_tokens = page_tokens;
   made.k_row_bytes = k_row;
@@ -136,8 +137,8 @@ struct Transfer {
     job.bytes = pages->bytes;
     job.copies = pages->chunks.front().get();
   }
-  Transfer(hicache_ticket_t ticket, uint32_t slot, uint32_t direction, const LayerOrder &layers, const std::vector<TierCopy> &copies, uint64_t stream = 0,
-           uint32_t priority = HICACHE_CLASS_NORMAL)
+  Transfer(hicache_ticket_t ticket, uint32_t slot, uint32_t direction, const LayerOrder &layers, const std::vector<TierCopy> &copies,
+           uint64_t stream = 0, uint32_t priority = HICACHE_CLASS_NORMAL)
       : Transfer(ticket, slot, direction, std::make_shared<Pages>(layers, copies), stream, priority) {}
 };
 
@@ -148,7 +149,7 @@ inline void fill(void *at, uint64_t bytes, uint64_t seed) {
 
 // A backend open over pools, with the caller's context current and a stream of the caller's.
 class Rig {
- public:
+public:
   Rig(std::vector<PoolLayout> pools, uint64_t device_bytes, uint64_t host_bytes, CopyTuning tuning = {}, uint64_t device_bytes_max = 0)
       : order(std::move(pools), false), vpage_counts(order.pools().size(), 4096) {
     api().context_set(caller_context());
@@ -173,7 +174,9 @@ class Rig {
   CuAddress device(uint32_t pool, uint32_t page) const {
     return reinterpret_cast<CuAddress>(backend.pool_base(Tier::kDevice, pool)) + page * order.pools()[pool].page_bytes;
   }
-  std::byte *host(uint32_t pool, uint32_t page) const { return backend.pool_base(Tier::kHost, pool) + page * order.pools()[pool].page_bytes; }
+  std::byte *host(uint32_t pool, uint32_t page) const {
+    return backend.pool_base(Tier::kHost, pool) + page * order.pools()[pool].page_bytes;
+  }
   std::vector<uint64_t> read(CuAddress address, uint64_t bytes) {
     std::vector<uint64_t> out(bytes / 8);
     CuStream own = nullptr;

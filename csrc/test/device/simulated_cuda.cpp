@@ -1,6 +1,6 @@
 // A CUDA driver made of host threads, with the part of the driver's ABI that the backend uses: streams run on threads of their own, as late
-// as they like, events and waits order them, memory is checked. It shows on any machine whether the backend orders its work rightly; it says
-// nothing about speed. Loaded by path (HICACHE_LIBCUDA), never linked.
+// as they like, events and waits order them, memory is checked. It shows on any machine whether the backend orders its work rightly; it
+// says nothing about speed. Loaded by path (HICACHE_LIBCUDA), never linked.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -99,8 +99,8 @@ void jitter() {
   if (const auto wait = random() % static_cast<uint64_t>(us + 1); wait != 0) std::this_thread::sleep_for(std::chrono::microseconds(wait));
 }
 
-// Freeing memory and copying pageable memory wait for the device, and keep every other call of the driver out meanwhile: on a real driver too, a
-// stream that waits for work which nobody can submit any more then hangs the process.
+// Freeing memory and copying pageable memory wait for the device, and keep every other call of the driver out meanwhile: on a real driver
+// too, a stream that waits for work which nobody can submit any more then hangs the process.
 std::shared_mutex driver;
 
 struct Stream {
@@ -182,7 +182,7 @@ CuResult entry(CuStream stream) {
   if (CuResult r = entry(); r != cu::kSuccess) return r;
   return stream_of(stream)->context == current() ? cu::kSuccess : cu::kInvalidHandle;
 }
-#define ENTER(...)                                                      \
+#define ENTER(...)                                                                                                                         \
   if (CuResult entered = entry(__VA_ARGS__); entered != cu::kSuccess) return entered
 
 void copy_now(uint64_t target, uint64_t source, size_t bytes) {
@@ -194,8 +194,11 @@ void copy_now(uint64_t target, uint64_t source, size_t bytes) {
 // ---- For tests, by dlsym ----
 
 extern "C" __attribute__((visibility("default"))) void simulated_cuda_fail(int result) { sticky = result; }
-extern "C" __attribute__((visibility("default"))) void simulated_cuda_capture(CuStream stream, int on) { stream_of(stream)->capturing = on != 0; }
-extern "C" __attribute__((visibility("default"))) int simulated_cuda_live(void) { // Streams, device ranges and registrations not given back.
+extern "C" __attribute__((visibility("default"))) void simulated_cuda_capture(CuStream stream, int on) {
+  stream_of(stream)->capturing = on != 0;
+}
+extern "C" __attribute__((visibility("default"))) int
+simulated_cuda_live(void) { // Streams, device ranges and registrations not given back.
   std::scoped_lock lock(streams_mutex, memory_mutex);
   return static_cast<int>(streams.size() + device_ranges.size() + pinned_ranges.size());
 }
@@ -209,16 +212,22 @@ extern "C" __attribute__((visibility("default"))) void simulated_cuda_run(CuStre
 SIMULATED cuInit(unsigned) { return environment("SIMULATED_CUDA_INIT", 0); }
 SIMULATED cuDriverGetVersion(int *version) { return *version = environment("SIMULATED_CUDA_VERSION", 13000), cu::kSuccess; }
 SIMULATED cuGetErrorName(CuResult result, const char **name) {
-  *name = result == kIllegalAddress ? "CUDA_ERROR_ILLEGAL_ADDRESS" : result == cu::kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_SIMULATED";
+  *name = result == kIllegalAddress    ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+          : result == cu::kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY"
+                                       : "CUDA_ERROR_SIMULATED";
   return cu::kSuccess;
 }
 SIMULATED cuGetErrorString(CuResult, const char **text) { return *text = "simulated", cu::kSuccess; }
 SIMULATED cuDeviceGetCount(int *count) { return *count = environment("SIMULATED_CUDA_DEVICES", 2), cu::kSuccess; }
 SIMULATED cuDeviceGet(CuDevice *device, int ordinal) { return *device = ordinal, cu::kSuccess; }
-SIMULATED cuDeviceGetName(char *name, int bytes, CuDevice) { return std::strncpy(name, "simulated", static_cast<size_t>(bytes)), cu::kSuccess; }
+SIMULATED cuDeviceGetName(char *name, int bytes, CuDevice) {
+  return std::strncpy(name, "simulated", static_cast<size_t>(bytes)), cu::kSuccess;
+}
 SIMULATED cuDeviceGetAttribute(int *value, int, CuDevice) { return *value = 4, cu::kSuccess; }
 SIMULATED cuDeviceTotalMem_v2(size_t *bytes, CuDevice) { return *bytes = size_t{1} << 33, cu::kSuccess; }
-SIMULATED cuDeviceGetPCIBusId(char *text, int bytes, CuDevice) { return std::strncpy(text, "none", static_cast<size_t>(bytes)), cu::kSuccess; }
+SIMULATED cuDeviceGetPCIBusId(char *text, int bytes, CuDevice) {
+  return std::strncpy(text, "none", static_cast<size_t>(bytes)), cu::kSuccess;
+}
 SIMULATED cuDevicePrimaryCtxRetain(CuContext *context, CuDevice device) { return *context = &contexts[device], cu::kSuccess; }
 SIMULATED cuDevicePrimaryCtxRelease_v2(CuDevice) { return cu::kSuccess; }
 SIMULATED cuCtxGetCurrent(CuContext *context) { return *context = current(), cu::kSuccess; }
@@ -290,7 +299,9 @@ SIMULATED cuMemHostUnregister(void *memory) {
   std::lock_guard lock(memory_mutex);
   return pinned_ranges.erase(reinterpret_cast<uint64_t>(memory)) != 0 ? cu::kSuccess : cu::kInvalidValue;
 }
-SIMULATED cuMemHostGetDevicePointer_v2(CuAddress *address, void *memory, unsigned) { return *address = reinterpret_cast<CuAddress>(memory), cu::kSuccess; }
+SIMULATED cuMemHostGetDevicePointer_v2(CuAddress *address, void *memory, unsigned) {
+  return *address = reinterpret_cast<CuAddress>(memory), cu::kSuccess;
+}
 SIMULATED cuPointerGetAttribute(void *value, int attribute, CuAddress address) {
   if (!on_device(address, 1)) return cu::kInvalidValue;
   if (attribute == cu::kPointerMemoryType) *static_cast<unsigned *>(value) = 2;
@@ -303,14 +314,18 @@ SIMULATED cuMemAddressReserve(CuAddress *address, size_t bytes, size_t, CuAddres
   if (memory == MAP_FAILED) return cu::kOutOfMemory;
   return *address = reinterpret_cast<CuAddress>(memory), cu::kSuccess;
 }
-SIMULATED cuMemAddressFree(CuAddress address, size_t bytes) { return munmap(reinterpret_cast<void *>(address), bytes) == 0 ? cu::kSuccess : cu::kInvalidValue; }
+SIMULATED cuMemAddressFree(CuAddress address, size_t bytes) {
+  return munmap(reinterpret_cast<void *>(address), bytes) == 0 ? cu::kSuccess : cu::kInvalidValue;
+}
 SIMULATED cuMemCreate(CuAllocation *allocation, size_t bytes, const cu::AllocationProperties *, unsigned long long) {
   ENTER();
   if (bytes > (size_t{1} << 33) || environment("SIMULATED_CUDA_NO_MEMORY", 0) != 0) return cu::kOutOfMemory;
   return *allocation = bytes, cu::kSuccess;
 }
 SIMULATED cuMemRelease(CuAllocation) { return cu::kSuccess; }
-SIMULATED cuMemGetAllocationGranularity(size_t *bytes, const cu::AllocationProperties *, int) { return *bytes = size_t{2} << 20, cu::kSuccess; }
+SIMULATED cuMemGetAllocationGranularity(size_t *bytes, const cu::AllocationProperties *, int) {
+  return *bytes = size_t{2} << 20, cu::kSuccess;
+}
 SIMULATED cuMemMap(CuAddress address, size_t bytes, size_t, CuAllocation, unsigned long long) {
   if (mprotect(reinterpret_cast<void *>(address), bytes, PROT_READ | PROT_WRITE) != 0) return cu::kInvalidValue;
   std::lock_guard lock(memory_mutex);
@@ -423,7 +438,8 @@ SIMULATED cuStreamWaitValue32_v2(CuStream stream, CuAddress address, uint32_t va
 SIMULATED cuStreamWriteValue32_v2(CuStream stream, CuAddress address, uint32_t value, unsigned) {
   ENTER(stream);
   if (!touchable(address, 4)) return cu::kInvalidValue;
-  stream_of(stream)->push([=] { std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t *>(address)).store(value, std::memory_order_release); });
+  stream_of(stream)->push(
+      [=] { std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t *>(address)).store(value, std::memory_order_release); });
   return cu::kSuccess;
 }
 
@@ -442,7 +458,8 @@ SIMULATED cuMemcpyAsync(CuAddress target, CuAddress source, size_t bytes, CuStre
   stream_of(stream)->drain();
   return cu::kSuccess;
 }
-SIMULATED cuMemcpyBatchAsync_v2(CuAddress *targets, CuAddress *sources, size_t *sizes, size_t count, cu::CopyAttributes *, size_t *, size_t, CuStream stream) {
+SIMULATED cuMemcpyBatchAsync_v2(CuAddress *targets, CuAddress *sources, size_t *sizes, size_t count, cu::CopyAttributes *, size_t *, size_t,
+                                CuStream stream) {
   ENTER(stream);
   if (stream == nullptr) return cu::kInvalidValue;
   struct One {
@@ -483,7 +500,8 @@ Body copy_kernel(const kernel::CopyArgs &args) {
     const kernel::Fragment *list = args.list != nullptr ? args.list : args.inline_list;
     for (uint32_t i = 0; i < args.count; i++) {
       for (uint32_t j = 0; j < args.pieces; j++) {
-        const uint64_t to = args.target_base + list[i].target + j * args.target_stride, from = args.source_base + list[i].source + j * args.source_stride;
+        const uint64_t to = args.target_base + list[i].target + j * args.target_stride,
+                       from = args.source_base + list[i].source + j * args.source_stride;
         if (!touchable(to, args.piece_bytes) || !touchable(from, args.piece_bytes) || to % 16 != 0 || from % 16 != 0) {
           sticky = kIllegalAddress;
           return;
@@ -523,10 +541,8 @@ Body stamp_kernel(const kernel::StampArgs &args) {
           for (uint64_t i = 0; i < words * args.pages[p].tokens; i++) {
             auto *at = reinterpret_cast<uint64_t *>(args.base + args.pages[p].offset + layer * args.layer_stride + part * args.v_offset +
                                                     i / words * args.token_stride[part] + i % words * 8);
-            if (args.check == 0)
-              *at = kernel::stamp_word(seed, i);
-            else
-              args.mismatches[p] += *at != kernel::stamp_word(seed, i);
+            if (args.check == 0) *at = kernel::stamp_word(seed, i);
+            else args.mismatches[p] += *at != kernel::stamp_word(seed, i);
           }
         }
       }
@@ -554,18 +570,13 @@ Body ids_kernel(const kernel::KernelIdsArgs &args) {
         if (args.sink_count != nullptr && at % tokens == 0) ++*args.sink_count;
       }
       const uint64_t id = ppage * args.scale + args.offset, out = args.page_tokens == 0 ? id : id * tokens + at % tokens;
-      if (args.ids32 != nullptr)
-        args.ids32[at] = static_cast<int32_t>(out);
-      else
-        args.ids64[at] = static_cast<int64_t>(out);
+      if (args.ids32 != nullptr) args.ids32[at] = static_cast<int32_t>(out);
+      else args.ids64[at] = static_cast<int64_t>(out);
     }
   };
 }
 
-template <class Args>
-const Args &as(const void *parameters) {
-  return *static_cast<const Args *>(parameters);
-}
+template <class Args> const Args &as(const void *parameters) { return *static_cast<const Args *>(parameters); }
 
 } // namespace
 
@@ -575,12 +586,14 @@ SIMULATED cuModuleLoadData(CuModule *module, const void *) {
 }
 SIMULATED cuModuleUnload(CuModule module) { return delete static_cast<int *>(module), cu::kSuccess; }
 SIMULATED cuModuleGetFunction(CuFunction *function, CuModule, const char *name) { return *function = new std::string(name), cu::kSuccess; }
-SIMULATED cuLaunchKernel(CuFunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CuStream stream, void **parameters, void **) {
+SIMULATED cuLaunchKernel(CuFunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CuStream stream,
+                         void **parameters, void **) {
   ENTER(stream);
   const std::string &name = *static_cast<std::string *>(function);
   const void *args = parameters[0];
   Body body;
-  if (name == "hicache_page_move" || name == "hicache_page_copy" || name == "hicache_page_copy_small") body = copy_kernel(as<kernel::CopyArgs>(args));
+  if (name == "hicache_page_move" || name == "hicache_page_copy" || name == "hicache_page_copy_small")
+    body = copy_kernel(as<kernel::CopyArgs>(args));
   if (name == "hicache_page_zero") body = zero_kernel(as<kernel::ZeroArgs>(args));
   if (name == "hicache_table_patch") body = patch_kernel(as<kernel::PatchArgs>(args));
   if (name == "hicache_page_stamp") body = stamp_kernel(as<kernel::StampArgs>(args));
