@@ -24,7 +24,6 @@ type cacheState struct {
 	pools    []hicache.PoolInfo
 	requests map[string]*cacheRequest
 	pins     map[string]*hicache.Match
-	holds    bool
 }
 
 // A cacheRequest is a lease between begin and finish or abandon.
