@@ -19,7 +19,7 @@ Status check_copies(Engine &engine, const hicache_transfer_t &transfer, ErrorDet
 
 Status open_engine(const hicache_options_t *options, hicache_engine_t **engine_out, ErrorDetail *error) {
   if (engine_out == nullptr) return null_argument(error, "engine_out");
-  hicache_options_t given;
+  hicache_options_t given{}; // Whole, whatever the caller's header knows of it.
   if (Status status = read_struct(options, "options", &given, error); status != HICACHE_OK) return status;
   if (given.abi_version >> 16 != HICACHE_ABI_MAJOR) {
     return fail(error, HICACHE_ABI_MISMATCH, HICACHE_NO_POOL, "the caller's header is of ABI major %u, this library of %u",
