@@ -70,7 +70,9 @@ func (r *run) loop(ctx context.Context) error {
 			return errors.Join(err, r.drain(ctx))
 		}
 		for len(r.open) >= r.cfg.Concurrency {
-			if err := r.advance(ctx); err != nil {
+			if err := r.advance(ctx); interrupted(ctx, err) {
+				break
+			} else if err != nil {
 				return errors.Join(err, r.drain(ctx))
 			}
 		}
@@ -79,10 +81,11 @@ func (r *run) loop(ctx context.Context) error {
 			break
 		}
 		r.publishOpen()
-		if err := r.resume(ctx); err != nil {
-			return errors.Join(err, r.drain(ctx))
+		err = r.resume(ctx)
+		if err == nil {
+			err = r.begin(ctx, row)
 		}
-		if err := r.begin(ctx, row); errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		if interrupted(ctx, err) {
 			r.result.Partial = true
 			break
 		} else if err != nil {
@@ -94,6 +97,11 @@ func (r *run) loop(ctx context.Context) error {
 		r.watch.tick(false)
 	}
 	return r.drain(ctx)
+}
+
+// interrupted says that err is only the end of ctx.
+func interrupted(ctx context.Context, err error) bool {
+	return errors.Is(err, context.Canceled) && ctx.Err() != nil
 }
 
 // begin opens one request. One that does not fit waits for the oldest open one to end, so the order stays.
@@ -290,14 +298,12 @@ func (r *run) quiet(ctx context.Context) error {
 // drain ends all open requests.
 func (r *run) drain(ctx context.Context) error {
 	var first error
-	if r.cfg.Stepped && ctx.Err() != nil { // answers are not finished once the run is interrupted
-		for _, q := range r.open {
-			<-q.done
-			q.release()
-		}
-		r.open, r.preempted = nil, nil
-	}
 	for len(r.open)+len(r.preempted) > 0 {
+		if r.cfg.Stepped && ctx.Err() != nil { // answers are not finished once the run is interrupted
+			r.result.Partial = true
+			r.abandon()
+			break
+		}
 		if len(r.open) == 0 {
 			if first != nil || ctx.Err() != nil || r.result.Mismatches > 0 {
 				break // what was preempted is not part of a partial result
@@ -306,8 +312,16 @@ func (r *run) drain(ctx context.Context) error {
 				continue
 			}
 		}
-		if err := r.advance(ctx); err != nil && first == nil {
-			first = err
+		open := len(r.open)
+		if err := r.advance(ctx); interrupted(ctx, err) {
+			r.result.Partial = true
+		} else if err != nil {
+			if first == nil {
+				first = err
+			}
+			if len(r.open) >= open { // the next step would fail in the same way
+				r.abandon()
+			}
 		}
 	}
 	return first

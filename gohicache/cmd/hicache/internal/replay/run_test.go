@@ -340,6 +340,30 @@ func TestARequestThatCanNeverFit(t *testing.T) {
 	}
 }
 
+// endless has prompts that fit and answers that do not.
+type endless struct{ trace.Source }
+
+func (e *endless) Next() (*trace.Request, error) {
+	row, err := e.Source.Next()
+	if err == nil {
+		row.OutputTokens, row.OutputRuns = 1<<20, nil
+	}
+	return row, err
+}
+
+func TestAnswerThatOutgrowsTheArenaCanBeInterrupted(t *testing.T) {
+	c := config(t, "llama-3-8b", "12000tok", "20000tok", 3)
+	c.Stepped = true
+	c.Source = &endless{c.Source}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	stop := time.AfterFunc(2*time.Second, cancel)
+	defer stop.Stop()
+	if r := mustRun(t, ctx, c); !r.Partial || r.Requests != 0 || !errors.Is(ctx.Err(), context.Canceled) {
+		t.Errorf("partial %v after %d requests, %v", r.Partial, r.Requests, ctx.Err())
+	}
+}
+
 func TestJSONHasTheDocumentedFields(t *testing.T) {
 	c := config(t, "llama-3-8b", "4096tok", "0", 1)
 	var b bytes.Buffer

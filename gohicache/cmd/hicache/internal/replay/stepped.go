@@ -73,7 +73,10 @@ func (r *run) round(ctx context.Context) error {
 		if err == nil {
 			return r.decode(step, batch)
 		}
-		if !errors.Is(err, hicache.ErrNoCapacity) || len(batch) == 1 {
+		if len(batch) == 1 {
+			return r.outgrown(ctx, batch[0], err)
+		}
+		if !errors.Is(err, hicache.ErrNoCapacity) {
 			return fmt.Errorf("a step of %d sequences: %w", len(batch), err)
 		}
 		r.result.NoCapacity++ // the youngest gives way: it begins again when the others are done
@@ -84,6 +87,29 @@ func (r *run) round(ctx context.Context) error {
 		r.result.Preempted++
 		r.preempted = append(r.preempted, q)
 	}
+}
+
+// outgrown ends the only open sequence, which found no room for its next step because of err.
+func (r *run) outgrown(ctx context.Context, q *request, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		if step, why := r.cache.Step(ctx, 0, r.growth(r.open), false); why != nil { // asked without a wait it says what is lacking
+			err = fmt.Errorf("no room after %v although no other request is open: %w", roomTimeout, why)
+		} else {
+			return r.decode(step, r.open)
+		}
+	}
+	r.open = nil
+	q.release()
+	return fmt.Errorf("request %d (%d tokens), after %d: %w", q.row.Index, len(q.tokens), q.written, err)
+}
+
+// abandon gives up what is open: no answer is finished.
+func (r *run) abandon() {
+	for _, q := range r.open {
+		<-q.done
+		q.release()
+	}
+	r.open, r.preempted = nil, nil
 }
 
 // growth is what each sequence of a batch computes next.
