@@ -134,9 +134,9 @@ func (f *Flags) explain(err error) string {
 	if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
 		text = fmt.Sprintf("option --%s is not known", name)
 		if near := f.nearest(name); near != "" {
-			text += fmt.Sprintf("; did you mean --%s?", near)
+			return text + fmt.Sprintf("; did you mean --%s? See hicache %s --help", near, f.command)
 		}
-		return text + " See hicache " + f.command + " --help"
+		return text + "; see hicache " + f.command + " --help"
 	}
 	if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
 		return fmt.Sprintf("option --%s needs a value: %s", name, f.form(name))

@@ -48,7 +48,7 @@ func TestWrongOptionsAreNamed(t *testing.T) {
 		want string
 	}{
 		{[]string{"--limt", "1"}, "option --limt is not known; did you mean --limit?"},
-		{[]string{"--frobnicate"}, "option --frobnicate is not known See"},
+		{[]string{"--frobnicate"}, "option --frobnicate is not known; see"},
 		{[]string{"--limit"}, "option --limit needs a value: requests"},
 		{[]string{"--limit", "many"}, `option --limit: "many" is not requests`},
 		{[]string{"--seed", "-1"}, `option --seed: "-1" is not number`},
