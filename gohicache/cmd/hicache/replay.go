@@ -247,6 +247,11 @@ func (o *replayOptions) config(f *cli.Flags, errOut io.Writer) (*replay.Config, 
 	if err != nil {
 		return nil, fmt.Errorf("option --verify: %w", err)
 	}
+	if o.report != "" { // found out now, not after a long run
+		if in, err := os.Stat(filepath.Dir(o.report)); err != nil || !in.IsDir() {
+			return nil, fmt.Errorf("option --report: %s: its folder does not exist", o.report)
+		}
+	}
 	stepped, err := o.stepped(&g)
 	if err != nil {
 		return nil, err

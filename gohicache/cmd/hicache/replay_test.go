@@ -125,6 +125,7 @@ func TestReplayRefuses(t *testing.T) {
 		{"--workload chat --eviction best", "best"},
 		{"--workload chat --backend tpu", "tpu"},
 		{"--workload chat --backend null --storage /tmp/x", "null backend"},
+		{"--workload chat --report no/such/folder/x.html", "option --report: no/such/folder/x.html"},
 		{"--workload chat --storage x:0GiB", "0 bytes"},
 		{"--workload chat --storage x:5tok", "want bytes"},
 		{"--workload chat --verify most", "option --verify"},
