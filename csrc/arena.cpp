@@ -126,9 +126,10 @@ Status Arena::map(uint32_t pool_number, uint32_t first, uint32_t page_count, uin
   const State &s = *state_;
   if (const Status status = s.check_pool(pool_number, error); status != HICACHE_OK) return status;
   const Pool &pool = s.pools[pool_number];
-  if (uint64_t{first} + page_count > pool.page_count)
-    return fail(error, HICACHE_INVALID_ARGUMENT, pool_number, "pool %u: pages [%u, %llu) pass its %u pages", pool_number, first,
-                static_cast<unsigned long long>(uint64_t{first} + page_count), pool.page_count);
+  const unsigned long long end = uint64_t{first} + page_count;
+  if (end > pool.page_count)
+    return fail(error, HICACHE_INVALID_ARGUMENT, pool_number, "pool %u: pages [%u, %llu) pass its %u pages", pool_number, first, end,
+                pool.page_count);
   for (uint32_t i = 0; i < page_count; i++) {
     const uint32_t p = first + i;
     uint32_t state = HICACHE_PAGE_GAP;
