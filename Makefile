@@ -14,7 +14,7 @@ VERSION    := 0.1.0
 
 export HICACHE_LIBRARY ?= $(CURDIR)/$(BUILD)/libhicache.so
 
-.PHONY: all help lib bin demo test bench engine-bench lint install clean format
+.PHONY: all help lib bin demo test bench engine-bench lint tidy install clean format
 .PHONY: test-c test-device test-go test-cgo test-race test-cli test-bindings test-abi test-docs sabotage asan tsan soak cuda h200
 
 all: lib bin ## Build build/libhicache.so and bin/hicache
@@ -99,8 +99,11 @@ engine-bench: lib ## Build build/engine_bench, which hicache bench engine runs f
 	@$(CONFIGURE) -B $(BUILD) -DHICACHE_TESTS=OFF -DHICACHE_BENCH=ON >/dev/null
 	@$(CMAKE) --build $(BUILD) -j $(JOBS) --target engine_bench
 
-lint: ## go vet, staticcheck, gofmt, clang-format, clang-tidy (the last three where installed)
+lint: ## go vet, staticcheck, gofmt, clang-format (where installed)
 	@tools/lint.sh
+
+tidy: lib ## clang-tidy over csrc (minutes)
+	@tools/tidy.sh
 
 install: lib ## Install header, library, pkg-config file and CMake package under PREFIX
 	$(CMAKE) --install $(BUILD) --prefix $(PREFIX)

@@ -23,10 +23,4 @@ if [ -n "$format" ]; then
   run "$format" --dry-run -Werror $(git ls-files 'csrc/*.cpp' 'csrc/*.hpp' 'cuda/*.cu' 'cuda/*.cuh' 'bindings/c/*.c')
 else missing clang-format; fi
 
-tidy=$(pick clang-tidy clang-tidy-14 clang-tidy-15 clang-tidy-16)
-if [ -n "$tidy" ] && [ -f build/compile_commands.json ]; then
-  echo "lint: $tidy csrc/*.cpp"
-  # The count of suppressed warnings of system headers goes to stderr and says nothing.
-  git ls-files 'csrc/*.cpp' | grep -vE '^csrc/(test|bench|fuzz)/' | xargs -P "$(nproc)" -n 4 "$tidy" -quiet -p build 2>/dev/null || failed=1
-else missing "clang-tidy (or build/compile_commands.json)"; fi
 exit $failed
