@@ -86,7 +86,7 @@ asan: ## csrc tests under AddressSanitizer and UndefinedBehaviorSanitizer
 tsan: ## csrc tests under ThreadSanitizer
 	@$(CMAKE) -S . $(GENERATOR) $(CCACHE) -B build-tsan -DHICACHE_SANITIZE=thread -DCMAKE_BUILD_TYPE=None >/dev/null
 	@$(CMAKE) --build build-tsan -j $(JOBS) --target hicache_tests
-	build-tsan/hicache_tests --gtest_brief=1
+	HICACHE_PROPERTY_STATES=10000 build-tsan/hicache_tests --gtest_brief=1
 
 bench: lib bin engine-bench ## Go benchmarks in a form that benchstat reads (BENCH=pattern, BENCH_COUNT=times); bars: bin/hicache bench engine|cache|hitrate
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCH_COUNT) -timeout 60m ./ffi/... ./gohicache/...
