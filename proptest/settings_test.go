@@ -4,7 +4,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,6 +53,33 @@ func check(t *testing.T, b budget, property func(*rapid.T)) {
 		}
 	})
 	rapid.Check(t, property)
+}
+
+// rounds is how often checkUntilMet runs its budget before it calls a test void. What a round misses by bad luck (its seed is new each time) the next ones meet.
+const rounds = 10
+
+// checkUntilMet is check, repeated while missing names something that the runs were to meet and have not: a random test that met no move
+// proves nothing about moves, yet what one round meets is chance.
+func checkUntilMet(t *testing.T, b budget, property func(*rapid.T), missing func() []string) {
+	t.Helper()
+	for round := range rounds {
+		check(t, b, property)
+		if t.Failed() || repeating() || len(missing()) == 0 {
+			return // A failure, a single run that is being repeated, or all met.
+		}
+		t.Logf("round %d met no %s", round+1, strings.Join(missing(), ", no "))
+	}
+	t.Errorf("%d rounds met no %s: the test is void there", rounds, strings.Join(missing(), ", no "))
+}
+
+// unmet are the names that count zero.
+func unmet(counts map[string]uint64) (names []string) {
+	for _, what := range slices.Sorted(maps.Keys(counts)) {
+		if counts[what] == 0 {
+			names = append(names, what)
+		}
+	}
+	return names
 }
 
 func setFlag(name string, value int) {
