@@ -19,7 +19,7 @@ type planOptions struct {
 func planFlags(o *planOptions) *cli.Flags {
 	f := cli.NewFlags("plan", "[options]", `Says what fits a geometry and tier sizes, without running anything: tokens, windows, states, the sink, what is lost at page
 boundaries; and itemised why something does not fit (exit code 2 when not even one request fits the device).`, 0)
-	addShapeFlags(f, &o.shape)
+	addShapeFlags(f, &o.shape, 1)
 	f.Group("question")
 	f.Int(&o.requestTokens, "request-tokens", "tokens", 8192, "the longest request, prompt and answer together")
 	f.Bool(&o.json, "json", "print the answer as one JSON object")

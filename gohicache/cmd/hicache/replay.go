@@ -55,12 +55,12 @@ func (l *poolList) Set(text string) error {
 	return err
 }
 
-func addShapeFlags(f *cli.Flags, o *shapeOptions) {
+func addShapeFlags(f *cli.Flags, o *shapeOptions, scale int) {
 	o.device, o.host = size.Size{Tokens: 65536, Text: "65536tok"}, size.Size{Tokens: 262144, Text: "262144tok"}
 	f.Group("shape")
 	f.String(&o.geometry, "geometry", strings.Join(geometry.Names(), "|"), "llama-3-8b", "the KV shape of a published model")
 	f.Var(&o.pools, "pool", geometry.PoolSyntax, "", "a pool by hand; again for each pool; replaces --geometry")
-	f.Int(&o.scale, "scale", "factor", 16, "shrink a token's rows so many times, to 16 bytes at least; layers, pools and windows stay; 1 is the published size")
+	f.Int(&o.scale, "scale", "factor", scale, "shrink a token's rows so many times, to 16 bytes at least; layers, pools and windows stay; 1 is the published size")
 	f.Int(&o.pageTokens, "page-tokens", "tokens", 16, "tokens in a page")
 	f.String(&o.windows, "windows", "all|tail", "all", "which new pages get pages in sliding-window pools: all, or only those of a prompt's last window")
 	f.Group("tiers")
@@ -129,7 +129,7 @@ func replayFlags(o *replayOptions) *cli.Flags {
 	f.Int(&o.limit, "limit", "requests", 0, "stop after so many; 0: the whole trace, or 1000 of a workload")
 	f.Bool(&o.asBlocks, "as-blocks", "a prompt is its ids as whole blocks, full hits count, answers are left out: the definition of published hit rates")
 	f.String(&o.answers, "answers", "auto|stepped|leased", "auto", "stepped: the open requests are sequences that decode together, a page a step, and own their pages without a lease between steps; leased: prompt and answer at once under one lease; auto: stepped, except as blocks or with state pools")
-	addShapeFlags(f, &o.shape)
+	addShapeFlags(f, &o.shape, 16)
 	f.String(&o.storage, "storage", "DIR[:SIZE]", "", "a folder for the storage tier, and the most it may hold")
 	f.String(&o.backend, "backend", replay.Backends, "cpu", "cpu moves every byte; null keeps tables and a tag a page, for tiers larger than this machine; cuda has the first GPU write and check every byte")
 	f.Group("policy")

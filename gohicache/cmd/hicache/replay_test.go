@@ -126,7 +126,10 @@ func TestReplayRefuses(t *testing.T) {
 		{"--workload chat --backend tpu", "tpu"},
 		{"--workload chat --backend null --storage /tmp/x", "null backend"},
 		{"--workload chat --report no/such/folder/x.html", "option --report: no/such/folder/x.html"},
+		{"--workload chat --backend fault", "--fault-seed"},
 		{"--workload chat --storage x:0GiB", "0 bytes"},
+		{"--workload chat --storage x:abc", "ends with a slash"},
+		{"--workload chat --storage x:", "ends with a slash"},
 		{"--workload chat --storage x:5tok", "want bytes"},
 		{"--workload chat --verify most", "option --verify"},
 		{"--workload chat --settle down", "option --settle"},
@@ -148,7 +151,7 @@ func TestParseStorage(t *testing.T) {
 	for text, want := range map[string]struct {
 		dir   string
 		limit int64
-	}{"/a/b": {"/a/b", 0}, "/a/b:2GiB": {"/a/b", 2 << 30}, "/a:b/c": {"/a:b/c", 0}, "/a:7/c": {"/a:7/c", 0}, "c:": {"c:", 0}, "x:y": {"x:y", 0}} {
+	}{"/a/b": {"/a/b", 0}, "/a/b:2GiB": {"/a/b", 2 << 30}, "/a:b/c": {"/a:b/c", 0}, "/a:7/c": {"/a:7/c", 0}, "c:/": {"c:/", 0}, "x:y/": {"x:y/", 0}} {
 		if dir, limit, err := parseStorage(text); err != nil || dir != want.dir || limit != want.limit {
 			t.Errorf("%s: %q, %d, %v", text, dir, limit, err)
 		}

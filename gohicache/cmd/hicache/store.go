@@ -10,16 +10,16 @@ import (
 	"github.com/hicache/hicache/gohicache/storage/file"
 )
 
-// parseStorage splits DIR[:SIZE]. What follows the last colon is a size if it looks like one; a folder may have colons in its name.
+// parseStorage splits DIR[:SIZE]. What follows the last colon is a size; a folder with a colon in the last part of its name ends with a slash.
 func parseStorage(text string) (dir string, limit int64, err error) {
 	at := strings.LastIndexByte(text, ':')
-	if at < 0 || at == len(text)-1 || text[at+1] < '0' || text[at+1] > '9' || strings.ContainsRune(text[at+1:], '/') {
+	if at < 0 || strings.ContainsRune(text[at+1:], '/') {
 		return text, 0, nil
 	}
 	s, err := size.Parse(text[at+1:])
 	switch {
 	case err != nil:
-		return "", 0, err
+		return "", 0, fmt.Errorf("after the last colon of %q: %w (a folder whose own name has a colon ends with a slash)", text, err)
 	case s.Tokens != 0:
 		return "", 0, fmt.Errorf("size %q: want bytes", text[at+1:])
 	case s.IsZero():

@@ -165,7 +165,7 @@ func Device(backend string) (hicache.Device, error) {
 	case "cuda":
 		return hicache.CUDA(0), nil
 	}
-	return hicache.Device{}, fmt.Errorf("backend %q is not known: want one of %s", backend, Backends)
+	return hicache.Device{}, fmt.Errorf("backend %q is not known: want one of %s (faults on purpose: option --fault-seed over cpu or null)", backend, Backends)
 }
 
 // Pools are a geometry's pools as the cache takes them.
