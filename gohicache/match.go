@@ -22,8 +22,11 @@ type MatchOptions struct {
 	Context context.Context
 	// TTL, if positive, does the same after a time.
 	TTL time.Duration
-	// Priority (0 to 99) is given to the matched nodes if it is higher than theirs.
+	// Priority (0 to 99) is given to the matched pages, and to those that are inserted after them, if it is higher than theirs. Eviction
+	// "priority" gives up the lowest first.
 	Priority int
+	// Retain is how long Priority counts. 0: for ever.
+	Retain time.Duration
 }
 
 // Match is the answer to one lookup: the longest prefix of its tokens that every pool can serve, pinned on every tier that holds it until
@@ -45,7 +48,7 @@ func (c *Cache) MatchIn(ns Namespace, tokens []uint32) *Match {
 // MatchWith looks tokens up with options.
 func (c *Cache) MatchWith(tokens []uint32, o MatchOptions) *Match {
 	return &Match{c: c, m: c.core.Match(tokens, lifecycle.MatchRequest{Namespace: o.Namespace.radix(), FullHit: o.FullHit,
-		Context: o.Context, TTL: o.TTL, Priority: uint8(min(max(o.Priority, 0), 99))})}
+		Context: o.Context, TTL: o.TTL, Priority: uint8(min(max(o.Priority, 0), 99)), Retain: max(o.Retain, 0)})}
 }
 
 // Tokens is the length of the usable prefix on device and host, a multiple of the page size. Storage may add to it in Load.

@@ -41,6 +41,8 @@ type Options struct {
 	WholeLeaf bool
 	// LoadBackMinTokens: a host hit that gains fewer tokens than this is not loaded. Default 0: everything is.
 	LoadBackMinTokens int
+	// Events makes the cache hash pages when they are inserted, and lets Cache.Events tell what changes. Default false.
+	Events bool
 	// Compaction says when the engine moves pages. Default CompactionLazy.
 	Compaction Compaction
 	// Placement says how the engine places pages. Default PlacementBest.

@@ -25,6 +25,7 @@ func OptionTable() []Option {
 		{"Eviction", "", "lru", "order in which pages are given up: lru, lfu, fifo, mru, filo, slru, priority, tlru, auto"},
 		{"WholeLeaf", "", "false", "give up whole leaves instead of trimming them page by page"},
 		{"LoadBackMinTokens", "tokens", "0", "host hits that gain less are not loaded"},
+		{"Events", "", "false", "hash pages when they are inserted, and tell listeners what changes"},
 		{"Compaction", "", "lazy", "when pages move: lazy, eager, off"},
 		{"Placement", "", "best", "how pages are placed: best, reference"},
 		{"Storage", "", "none", "the third tier"},

@@ -47,6 +47,7 @@ type Stats struct {
 	TransfersInFlightNow int64
 	StoreQueueNow        int64 // Pages waiting to be written to storage.
 	LeasesExpiredInUse   uint64
+	Events, EventGaps    uint64 // Changes told to streams of events; times that a stream lost some.
 	InternalErrors       uint64 // Bugs that the cache noticed and survived; they are in the log.
 
 	Submit Histogram // Time a caller spends in submitting a transfer.

@@ -83,6 +83,8 @@ func families(s *Stats) []family {
 		gauge("hicache_transfers_in_flight", "Transfers in flight.", float64(s.TransfersInFlightNow)),
 		gauge("hicache_store_queue_pages", "Pages waiting to be stored.", float64(s.StoreQueueNow)),
 		counter("hicache_leases_expired_in_use_total", "Leases whose time ended while a reader was there.", s.LeasesExpiredInUse),
+		counter("hicache_events_total", "Changes told to streams of events.", s.Events),
+		counter("hicache_event_gaps_total", "Times that a stream of events lost some.", s.EventGaps),
 		counter("hicache_internal_errors_total", "Bugs that the cache noticed.", s.InternalErrors),
 		summary("hicache_submit_seconds", "Time a caller spends in submitting a transfer.", &s.Submit),
 		gauge("hicache_degraded", "1 if the cache runs without the storage it was given.", degraded),

@@ -61,6 +61,9 @@ func (c *Core) Close() error {
 	if c.storage != nil {
 		c.storage.wait()
 	}
+	if c.teller != nil {
+		c.teller.feed.Close()
+	}
 	c.bug("wake", c.eng.CompletionWake())
 	<-c.pollEnd
 	if err := c.eng.Close(); err != nil {

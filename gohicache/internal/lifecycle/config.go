@@ -79,6 +79,7 @@ type Config struct {
 	Policy            policy.Policy
 	WholeLeaf         bool
 	LoadBackMinTokens int
+	Events            bool // pages are hashed when they are inserted, and changes told to who listens
 
 	Store                      storage.Store
 	KeyFields                  KeyFields

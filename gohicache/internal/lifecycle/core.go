@@ -45,6 +45,7 @@ type Core struct {
 	room        signal        // rung whenever pages may have become free or an operation ended
 	turn        chan struct{} // holds the token of the one caller that waits for room; others queue behind it in order
 	scratch     scratch       // of plan
+	timed       atomic.Bool   // priorities end at a time
 	closing     atomic.Bool
 	closed      atomic.Bool
 	closeMu     sync.Mutex
@@ -54,6 +55,7 @@ type Core struct {
 	loadRate    rate          // of load-backs, bytes a second
 	writePolicy atomic.Uint32 // a WritePolicy
 	storage     *storer       // nil without storage
+	teller      *teller       // nil without Config.Events
 	pollEnd     chan struct{}
 	pumpMu      sync.Mutex
 	pumpBuf     []ffi.Completion
@@ -115,8 +117,12 @@ func (c *Core) build() error {
 		}
 		c.host = append(c.host, info)
 	}
-	tree, err := radix.New(radix.Config{PageTokens: c.cfg.PageTokens, Pools: pools, Policy: c.cfg.Policy, WholeLeaf: c.cfg.WholeLeaf,
-		HostPrefixClosed: c.policy() != WriteBack})
+	rc := radix.Config{PageTokens: c.cfg.PageTokens, Pools: pools, Policy: c.cfg.Policy, WholeLeaf: c.cfg.WholeLeaf, HostPrefixClosed: c.policy() != WriteBack}
+	if c.cfg.Events {
+		c.teller = newTeller(c)
+		rc.Hashes, rc.OnChange = true, c.teller.changed
+	}
+	tree, err := radix.New(rc)
 	if err != nil {
 		return fail(KindInvalid, "%v", err)
 	}

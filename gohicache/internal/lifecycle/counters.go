@@ -67,6 +67,9 @@ func (c *Core) Stats() metrics.Stats {
 		InternalErrors: n.bugs.Load(), PinsNow: n.pins.Load(), Submit: n.submit.Snapshot(),
 	}
 	s.LeasesNow = int64(c.holds.count())
+	if c.teller != nil {
+		s.Events, s.EventGaps = c.teller.feed.Seq(), c.teller.feed.Gaps()
+	}
 	if c.storage != nil {
 		c.storage.stats(&s)
 	}

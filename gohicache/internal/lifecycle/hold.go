@@ -29,6 +29,9 @@ type hold struct {
 	source                           []ids.VirtualPage // by pool: the checkpoint that the prefix ends with, or None
 	checkpoint                       int               // tokens that state stands for, if the user said so
 
+	priority uint8  // of what is inserted
+	retain   uint64 // until then, in the tree's time; 0: for ever
+
 	waits []*operation // loads that bring parts of the prefix, own and joined
 	late  radix.Freed  // duplicates that others published first: usable here until the end, then freed
 
@@ -185,7 +188,7 @@ func (h *hold) insert(tokens []uint32, computed int) error {
 	}
 	from := min(h.owned, n)
 	request := radix.InsertRequest{Namespace: h.namespace, Tokens: tokens[:n*c.cfg.PageTokens], After: h.path.id, From: from, Pages: h.pages[from:n],
-		Checkpoints: checkpoints, Pin: true}
+		Checkpoints: checkpoints, Pin: true, Priority: h.priority, Retain: h.retain}
 	if len(c.windows) > 0 {
 		request.WindowFrom = c.scratch.windowFrom
 		for _, p := range c.windows {

@@ -300,7 +300,8 @@ func (c *Core) initHold(h *hold, r *radix.Match, m *Match, request *LoadRequest,
 	n := len(c.cfg.Pools)
 	ints := make([]int, 3*n)
 	*h = hold{c: c, namespace: m.request.Namespace, stream: request.Stream, tokens: request.Tokens, prefix: d.usable, owned: d.usable,
-		windowLow: ints[:n:n], windowEnd: ints[n : 2*n : 2*n], windowFrom: ints[2*n:]}
+		windowLow: ints[:n:n], windowEnd: ints[n : 2*n : 2*n], windowFrom: ints[2*n:],
+		priority: m.request.Priority, retain: c.retainUntil(&m.request)}
 	copy(h.windowFrom, d.windowFrom)
 	for _, p := range c.windows {
 		h.windowLow[p], h.windowEnd[p] = max(0, d.usable-c.window[p]), d.usable

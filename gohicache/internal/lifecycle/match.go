@@ -16,6 +16,7 @@ type MatchRequest struct {
 	Context   context.Context
 	TTL       time.Duration
 	Priority  uint8
+	Retain    time.Duration // for which Priority counts; 0: for ever
 }
 
 // Match is one lookup and the pin that it holds.
@@ -54,6 +55,9 @@ func (c *Core) Match(tokens []uint32, request MatchRequest) *Match {
 	c.count.matches.Add(1)
 	c.count.matchedTokens.Add(uint64(len(tokens)))
 	m.answer = c.ask(tokens, &request)
+	if request.Retain > 0 {
+		c.tree.Prefer(m.answer.path.id, request.Priority, c.retainUntil(&request))
+	}
 	m.mu.Lock() // either may fire before it is stored
 	defer m.mu.Unlock()
 	if request.Context != nil {
@@ -73,10 +77,25 @@ func (c *Core) ask(tokens []uint32, request *MatchRequest) *answer {
 // askFor is ask, on request for what needs no load.
 func (c *Core) askFor(tokens []uint32, request *MatchRequest, deviceOnly bool) *answer {
 	a := answers.Get().(*answer)
-	c.tree.Match(request.Namespace, tokens, radix.MatchOptions{FullHit: request.FullHit, Join: true, NoLoad: deviceOnly, Priority: request.Priority}, &a.m)
+	o := radix.MatchOptions{FullHit: request.FullHit, Join: true, NoLoad: deviceOnly}
+	if request.Retain == 0 {
+		o.Priority = request.Priority
+	}
+	c.tree.Match(request.Namespace, tokens, o, &a.m)
 	a.path, a.storage, a.deviceOnly, a.starved = c.newPin(a.m.Pin), 0, deviceOnly, false
 	a.refs.Store(1)
 	return a
+}
+
+// retainUntil is when the priority of a request ends, in the tree's time, which from here on is that of the clock; 0: never.
+func (c *Core) retainUntil(request *MatchRequest) uint64 {
+	if request.Retain <= 0 {
+		return 0
+	}
+	c.timed.Store(true)
+	now := c.cfg.Clock()
+	c.tree.Advance(uint64(now.UnixNano()))
+	return uint64(now.Add(request.Retain).UnixNano())
 }
 
 func (a *answer) release() {

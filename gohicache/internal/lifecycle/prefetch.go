@@ -40,6 +40,10 @@ func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 		return a
 	}
 	pages, from := c.wantedPages(m), a.m.Usable
+	if from >= pages { // a second try after somebody else has brought it
+		a.starved = false
+		return a
+	}
 	f, err := s.newFetch(m, a, pages)
 	if err != nil { // the path was dropped meanwhile: the load finds out
 		s.gone("hashes", err)
@@ -380,7 +384,7 @@ func (s *storer) readBatch(ctx context.Context, pool int, pages []ids.HostPage, 
 	}
 	for i, err := range errs {
 		if err != nil {
-			s.missing(err)
+			s.missing(err, pool, hashes[i])
 			return i
 		}
 		s.c.count.storageRead.Add(uint64(len(b.bytes[i])))

@@ -55,7 +55,7 @@ func (c *Core) takeWith(demands []ffi.Demand, do func() error) error {
 		if !lacksRoom(err) || !way(demands) {
 			continue
 		}
-		ops, gone := c.evictDevice()
+		ops, gone := c.evictDevice(radix.ForRoom)
 		if len(ops) > 0 {
 			return &retryAfter{ops}
 		}
@@ -105,18 +105,18 @@ func (c *Core) demandQuotas(demands []ffi.Demand) bool {
 
 // evictDevice gives up scratch.want device pages. It returns how many went, and the back-ups that have to end before more do (write_back). Where
 // the host has no room for those it tries fewer pages; only if it can take none at all are pages dropped, so that eviction makes progress.
-func (c *Core) evictDevice() (ops []*operation, gone int) {
+func (c *Core) evictDevice(cause radix.Cause) (ops []*operation, gone int) {
 	unbacked := radix.Drop
 	if c.policy() == WriteBack && c.cfg.HostBytes > 0 {
 		unbacked = radix.Back
 	}
 	for {
-		ops, gone, refused := c.evictPass(unbacked)
+		ops, gone, refused := c.evictPass(unbacked, cause)
 		if gone > 0 || len(ops) > 0 || !refused {
 			return ops, gone
 		}
 		if !halve(c.scratch.want) {
-			_, gone, _ = c.evictPass(radix.Drop)
+			_, gone, _ = c.evictPass(radix.Drop, radix.HostPressure)
 			c.count.hostPressure.Add(uint64(gone))
 			return nil, gone
 		}
@@ -135,9 +135,12 @@ func halve(want []int) bool {
 }
 
 // evictPass is one pass of the tree and what it entails; refused says that a back-up found no room on the host.
-func (c *Core) evictPass(unbacked radix.Unbacked) (ops []*operation, gone int, refused bool) {
+func (c *Core) evictPass(unbacked radix.Unbacked, cause radix.Cause) (ops []*operation, gone int, refused bool) {
 	r := &c.scratch.evict
-	c.tree.Evict(&radix.EvictRequest{Tier: radix.Device, Want: c.scratch.want, Unbacked: unbacked}, r)
+	if c.timed.Load() {
+		c.tree.Advance(uint64(c.cfg.Clock().UnixNano()))
+	}
+	c.tree.Evict(&radix.EvictRequest{Tier: radix.Device, Want: c.scratch.want, Unbacked: unbacked, Cause: cause}, r)
 	ops, failed := c.runBackUps(r.BackUps)
 	c.evicted(radix.Device, r)
 	for _, n := range r.Gone {
@@ -224,13 +227,13 @@ func (c *Core) Evict(host bool, pool, pages int) (int, error) {
 	clear(s.want)
 	s.want[pool] = pages
 	if !host {
-		ops, gone := c.evictDevice()
+		ops, gone := c.evictDevice(radix.Requested)
 		for _, op := range ops {
 			gone += op.pages
 		}
 		return gone, nil
 	}
-	c.tree.Evict(&radix.EvictRequest{Tier: radix.Host, Want: s.want, Duplicates: true}, &s.hostEvict)
+	c.tree.Evict(&radix.EvictRequest{Tier: radix.Host, Want: s.want, Duplicates: true, Cause: radix.Requested}, &s.hostEvict)
 	c.evicted(radix.Host, &s.hostEvict)
 	gone := s.hostEvict.Gone[pool]
 	c.giveBack(&s.hostEvict.Freed)

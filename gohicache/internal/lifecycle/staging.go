@@ -8,6 +8,7 @@ import (
 
 	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/events"
 	"github.com/hicache/hicache/gohicache/internal/radix"
 	"github.com/hicache/hicache/gohicache/storage"
 )
@@ -66,6 +67,7 @@ func (s *storer) unstage(job *stageJob) {
 type piece struct {
 	at, pool int
 	page     ids.VirtualPage
+	hash     radix.Hash
 	key      storage.Key
 }
 
@@ -85,6 +87,7 @@ func (s *storer) writeStaged(job *stageJob) {
 		for _, p := range pieces[:n] {
 			if p.pool == s.c.full {
 				stored++
+				s.c.teller.storage(events.Stored, p.pool, p.hash)
 			}
 		}
 		pieces = pieces[n:]
@@ -133,7 +136,7 @@ func (s *storer) lacking(job *stageJob) ([]piece, error) {
 	keys, found := make([]storage.Key, len(pieces)), make([]bool, len(pieces))
 	for i := range pieces {
 		keys[i] = s.keys.key(pieces[i].pool, hashes[pieces[i].at])
-		pieces[i].key = keys[i]
+		pieces[i].key, pieces[i].hash = keys[i], hashes[pieces[i].at]
 	}
 	if err := s.guard(func() error { return s.store.Exists(c.background, keys, found) }); err != nil {
 		return nil, err

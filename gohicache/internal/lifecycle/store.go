@@ -9,6 +9,7 @@ import (
 
 	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
+	"github.com/hicache/hicache/gohicache/events"
 	"github.com/hicache/hicache/gohicache/internal/radix"
 	"github.com/hicache/hicache/gohicache/metrics"
 	"github.com/hicache/hicache/gohicache/storage"
@@ -185,6 +186,7 @@ func (s *storer) run() {
 
 func (s *storer) done(job *storeJob, n int) {
 	s.c.bug("finish store", s.c.tree.FinishStore(job.ID, n))
+	s.c.teller.storage(events.Stored, s.c.full, job.hashes[:n]...)
 	s.c.count.storedPages.Add(uint64(n))
 	s.c.count.storeSkipped.Add(uint64(len(job.Full) - n))
 	s.mu.Lock()
@@ -375,13 +377,14 @@ func (s *storer) stats(out *metrics.Stats) {
 	out.Evicted.Storage = uint64(s.store.Stats().Evicted)
 }
 
-// missing sorts an error of one object: a miss, a corrupt object, or a fault. Each is counted; none is served.
-func (s *storer) missing(err error) {
+// missing sorts an error of one object, of a pool and with a hash: a miss, a corrupt object, or a fault. Each is counted; none is served.
+func (s *storer) missing(err error, pool int, hash radix.Hash) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		s.c.count.storageMisses.Add(1)
 	case errors.Is(err, storage.ErrCorrupt):
 		s.c.count.storageCorrupt.Add(1)
+		s.c.teller.storage(events.Removed, pool, hash)
 		s.c.log.Error("hicache: stored page is corrupt, not served", "store", s.store.Name(), "error", err)
 	default:
 		s.fault("read", err)

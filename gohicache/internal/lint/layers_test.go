@@ -19,11 +19,12 @@ const module = "github.com/hicache/hicache/"
 // gohicache → lifecycle → radix → policy, and lifecycle → ffi. A package that is not listed may import none.
 var layers = map[string][]string{
 	"ffi":                           {"ffi/ids"},
-	"gohicache":                     {"ffi/ids", "gohicache/internal/lifecycle", "gohicache/internal/policy", "gohicache/internal/radix", "gohicache/metrics", "gohicache/storage"},
-	"gohicache/internal/lifecycle":  {"ffi", "ffi/ids", "gohicache/internal/invariants", "gohicache/internal/policy", "gohicache/internal/radix", "gohicache/metrics", "gohicache/storage"},
+	"gohicache":                     {"ffi/ids", "gohicache/events", "gohicache/internal/lifecycle", "gohicache/internal/policy", "gohicache/internal/radix", "gohicache/metrics", "gohicache/storage"},
+	"gohicache/internal/lifecycle":  {"ffi", "ffi/ids", "gohicache/events", "gohicache/internal/invariants", "gohicache/internal/policy", "gohicache/internal/radix", "gohicache/metrics", "gohicache/storage"},
 	"gohicache/internal/radix":      {"ffi/ids", "gohicache/internal/policy"},
 	"gohicache/internal/policy":     {},
 	"gohicache/internal/invariants": {},
+	"gohicache/events":              {},
 	"gohicache/metrics":             {},
 	"gohicache/storage":             {},
 	"gohicache/storage/file":        {"gohicache/storage"},

@@ -7,7 +7,16 @@ func (t *Tree) emit(kind ChangeKind, tier Tier, pool int, reason Reason, n *node
 	if t.cfg.OnChange == nil || from >= to {
 		return
 	}
-	c := Change{Kind: kind, Tier: tier, Pool: pool, Reason: reason, From: int(n.start) + from, Pages: to - from}
+	cause := t.cause
+	if cause == ForRoom && n.expired {
+		cause = Expired
+	}
+	t.tell(Change{Kind: kind, Tier: tier, Pool: pool, Reason: reason, Cause: cause}, n, from, to, t.cfg.OnChange)
+}
+
+// tell completes a change of pages [from, to) of n and passes it on.
+func (t *Tree) tell(c Change, n *node, from, to int, told func(Change)) {
+	c.From, c.Pages = int(n.start)+from, to-from
 	lo := (int(n.off) + from) * t.pt
 	c.Tokens = n.strip[lo : lo+(to-from)*t.pt]
 	if n.hashes != nil {
@@ -22,7 +31,7 @@ func (t *Tree) emit(kind ChangeKind, tier Tier, pool int, reason Reason, n *node
 	if m.root() {
 		c.Namespace = *m.space
 	}
-	t.cfg.OnChange(c)
+	told(c)
 }
 
 // parentHash is the hash of the page before page i of n, or nil.
@@ -36,15 +45,9 @@ func parentHash(n *node, i int) *Hash {
 	return nil
 }
 
-func (t *Tree) emitCleared(root *node) {
-	if t.cfg.OnChange != nil {
-		t.cfg.OnChange(Change{Kind: Cleared, Reason: ByClear, Namespace: *root.space})
-	}
-}
-
-// emitAll tells that every page of n leaves every tier. For a cleared namespace one Cleared says it all.
+// emitAll tells that every page of n leaves every tier.
 func (t *Tree) emitAll(n *node, reason Reason) {
-	if t.cfg.OnChange == nil || reason == ByClear {
+	if t.cfg.OnChange == nil || t.clearing {
 		return
 	}
 	full := &n.pools[t.full]
@@ -79,5 +82,56 @@ func (t *Tree) emitSet(pool int, reason Reason, n *node, column int) {
 		}
 		t.emit(Removed, Host, pool, reason, n, i, j)
 		i = j
+	}
+}
+
+// Snapshot tells, as Stored changes with parents before children, of every page that a match could find, after begin. The tree stays as it is
+// from begin to the end: matches go on meanwhile, everything else waits. O(pages). As OnChange, tell and begin must call nothing of the tree.
+func (t *Tree) Snapshot(begin func(), tell func(Change)) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	begin()
+	for _, r := range t.spaces {
+		t.snapshot(r, tell)
+	}
+}
+
+func (t *Tree) snapshot(n *node, tell func(Change)) {
+	for c := n.kid; c != nil; c = c.next {
+		t.snapshotNode(c, tell)
+		t.snapshot(c, tell)
+	}
+}
+
+func (t *Tree) snapshotNode(n *node, told func(Change)) {
+	dev, host, flags := t.col(n, colDevice), t.col(n, colHost), t.col(n, colFlags)
+	runs := func(tier Tier, pool, end int, has func(i int) bool) {
+		for i := 0; i < end; i++ {
+			j := i
+			for j < end && has(j) {
+				j++
+			}
+			if j > i {
+				t.tell(Change{Kind: Stored, Tier: tier, Pool: pool}, n, i, j, told)
+			}
+			i = j
+		}
+	}
+	runs(Device, t.full, int(n.pools[t.full].dev), func(i int) bool { return dev[i] != ids.None && flags[i]&flagPending == 0 })
+	runs(Host, t.full, int(n.pages), func(i int) bool { return host[i] != ids.None })
+	for s, w := range t.swa {
+		hosted := t.col(n, colWindowHost+s)
+		runs(Device, w.pool, len(flags), func(i int) bool { return readyWindows(flags[i])&windowBit(s) != 0 })
+		runs(Host, w.pool, len(hosted), func(i int) bool { return hosted[i] != ids.None })
+	}
+	last := int(n.pages) - 1
+	for _, p := range t.states {
+		st := &n.pools[p]
+		if st.dev > 0 && st.pending == 0 {
+			t.tell(Change{Kind: Stored, Tier: Device, Pool: p}, n, last, last+1, told)
+		}
+		if st.host > 0 {
+			t.tell(Change{Kind: Stored, Tier: Host, Pool: p}, n, last, last+1, told)
+		}
 	}
 }

@@ -71,7 +71,7 @@ type ChangeKind uint8
 const (
 	Stored  ChangeKind = iota // pages became matchable on the tier
 	Removed                   // pages left the tier
-	Cleared                   // everything of the namespace left every tier
+	Cleared                   // everything left every tier, in all namespaces
 )
 
 // Change is one run of consecutive pages of one path. Slices are valid during the call only.
@@ -80,6 +80,7 @@ type Change struct {
 	Tier      Tier
 	Pool      int
 	Reason    Reason
+	Cause     Cause // of what an eviction gave up
 	Namespace Namespace
 	From      int // position of the first page
 	Pages     int
@@ -101,4 +102,14 @@ const (
 	Tombstoned               // a window page left, the full page stays
 	HostEvicted
 	ByClear
+)
+
+// Cause says what an eviction was for.
+type Cause uint8
+
+const (
+	ForRoom      Cause = iota // others needed the room
+	HostPressure              // and the host had none for what left the device
+	Requested                 // the server asked for it
+	Expired                   // as ForRoom, of pages whose priority had run out
 )

@@ -136,8 +136,13 @@ func (t *Tree) Clear(f *Freed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.fit(len(t.cfg.Pools))
+	t.clearing = true
 	for _, r := range t.spaces {
 		t.dropSpace(r, f)
+	}
+	t.clearing = false
+	if t.cfg.OnChange != nil {
+		t.cfg.OnChange(Change{Kind: Cleared, Reason: ByClear})
 	}
 }
 
@@ -152,7 +157,6 @@ func (t *Tree) DropNamespace(ns Namespace, f *Freed) {
 }
 
 func (t *Tree) dropSpace(r *node, f *Freed) {
-	t.emitCleared(r)
 	for r.kids > 0 { // the last child takes the root with it
 		t.detach(r.kid, ByClear, f)
 	}

@@ -24,6 +24,7 @@ type EvictRequest struct {
 	// Duplicates lets a host pass also take host copies of pages that are on the device (write_back, or a host full of mirrors), after the
 	// pages that are on the host only.
 	Duplicates bool
+	Cause      Cause // what Change.Cause of the pages says
 	Now        uint64
 }
 
@@ -80,6 +81,7 @@ func (t *Tree) Evict(req *EvictRequest, r *EvictResult) {
 	if req.Tier == Device {
 		t.pressure()
 	}
+	t.cause = req.Cause
 	e := &t.evictor
 	*e = evictor{t: t, req: req, r: r, f: &r.Freed}
 	for p := range t.cfg.Pools {
@@ -96,6 +98,7 @@ func (t *Tree) Evict(req *EvictRequest, r *EvictResult) {
 			r.Blocker[p] = e.blocker()
 		}
 	}
+	t.cause = ForRoom
 	t.pass++
 	for _, n := range t.skipped {
 		if !n.freed {

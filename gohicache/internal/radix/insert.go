@@ -426,6 +426,22 @@ func (t *Tree) visit(n *node, req *InsertRequest, hinted int, now uint64, ticket
 	t.settle()
 }
 
+// Prefer gives the path that p pins a priority until a time (0: for ever), as an insert does.
+func (t *Tree) Prefer(p Pin, priority uint8, retain uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, live := t.bottom(p)
+	if !live || n == nil || n.detached {
+		return
+	}
+	for ; !n.root(); n = n.parent {
+		if t.prefer(n, &InsertRequest{Priority: priority, Retain: retain}) {
+			t.mark(n)
+		}
+	}
+	t.settle()
+}
+
 // prefer raises the priority of n to the request's, or lengthens the time for which it counts, and reports whether it did.
 func (t *Tree) prefer(n *node, req *InsertRequest) bool {
 	p, old := uint32(req.Priority), n.priority.Load()
@@ -434,7 +450,7 @@ func (t *Tree) prefer(n *node, req *InsertRequest) bool {
 		return false
 	}
 	n.priority.Store(p)
-	n.retain = req.Retain
+	n.retain, n.expired = req.Retain, false
 	return true
 }
 

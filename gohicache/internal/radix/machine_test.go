@@ -3,6 +3,7 @@ package radix
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -93,6 +94,11 @@ func (m *machine) verify(r *rapid.T) {
 	}
 	if m.tree.cfg.Hashes {
 		m.must(r, m.seen.compare(m.model))
+		snapshot := mirror{}
+		m.tree.Snapshot(func() {}, snapshot.apply)
+		if !maps.Equal(snapshot, m.seen) {
+			r.Fatalf("a snapshot has %d entries, the changes made %d", len(snapshot), len(m.seen))
+		}
 	}
 }
 
@@ -113,11 +119,7 @@ type mirrorKey struct {
 
 func (s mirror) apply(c Change) {
 	if c.Kind == Cleared {
-		for k, ns := range s {
-			if ns == c.Namespace {
-				delete(s, k)
-			}
-		}
+		clear(s)
 		return
 	}
 	for _, h := range c.Hashes {

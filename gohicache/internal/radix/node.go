@@ -39,6 +39,7 @@ type node struct {
 	marked     atomic.Bool   // on the dirty list
 	created    uint64
 	retain     uint64
+	expired    bool // its priority has run out, and nobody renewed it
 
 	pools  []poolState
 	listed uint64 // orders that the node is in, a bit each
@@ -137,7 +138,7 @@ func (s *slab) put(n *node) {
 	n.priority.Store(0)
 	n.history.Store(0)
 	n.policyMark.Store(0)
-	n.created, n.retain = 0, 0
+	n.created, n.retain, n.expired = 0, 0, false
 	for p := range n.pools {
 		st := &n.pools[p]
 		st.dev, st.host, st.pending, st.first, st.hostFirst, st.backing, st.storing = 0, 0, 0, 0, 0, false, false

@@ -126,7 +126,7 @@ func (t *Tree) settle() {
 	for len(expiry.items) > 0 && expiry.items[0].key.Hi <= t.clock.Load() {
 		n := t.top(orderExpiry)
 		n.priority.Store(0)
-		n.retain = 0
+		n.retain, n.expired = 0, true
 		t.reconcile(n)
 	}
 }

@@ -28,7 +28,7 @@ func (t *Tree) split(n *node, k int) *node {
 	up.priority.Store(n.priority.Load())
 	up.history.Store(n.history.Load())
 	up.policyMark.Store(n.policyMark.Load())
-	up.created, up.retain = n.created, n.retain
+	up.created, up.retain, up.expired = n.created, n.retain, n.expired
 	t.splitFull(up, n, k)
 	for i, w := range t.swa {
 		t.splitWindow(up, n, i, w.pool, k)

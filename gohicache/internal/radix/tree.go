@@ -48,6 +48,8 @@ type Tree struct {
 	path     []*node // scratch
 	entry    policy.Entry
 	dropping Namespace // of the subtree being detached
+	cause    Cause     // of the eviction under way
+	clearing bool      // everything is: one change says it all
 
 	learnMu    sync.Mutex
 	learnEntry policy.Entry
@@ -160,6 +162,9 @@ func (t *Tree) tick(now uint64) uint64 {
 		}
 	}
 }
+
+// Advance makes the tree's clock show at least now, for callers whose Retain is a time. Accesses without a time of their own count on from there.
+func (t *Tree) Advance(now uint64) { t.tick(now) }
 
 // addDev and addHost move the page counts of a node and its pool together. mu is held exclusively.
 func (t *Tree) addDev(n *node, pool int, d int32) {
