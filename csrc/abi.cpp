@@ -10,9 +10,13 @@ namespace {
 Status check_copies(Engine &engine, const hicache_transfer_t &transfer, ErrorDetail *error) {
   if (transfer.copy_count > 0 && transfer.copies == nullptr) return null_argument(error, "transfer.copies");
   if (transfer.bind_count > 0 && transfer.binds == nullptr) return null_argument(error, "transfer.binds");
-  if (transfer.copy_count > engine.held_pages_max() || transfer.bind_count > engine.held_pages_max()) {
-    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "transfer.copy_count is %u and bind_count %u, held_pages_max allows %llu",
-                transfer.copy_count, transfer.bind_count, static_cast<unsigned long long>(engine.held_pages_max()));
+  if (transfer.copy_count > engine.transfer_pages_max()) {
+    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "transfer.copy_count is %u, transfer_pages_max allows %llu", transfer.copy_count,
+                static_cast<unsigned long long>(engine.transfer_pages_max()));
+  }
+  if (transfer.bind_count > engine.held_pages_max()) {
+    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "transfer.bind_count is %u, held_pages_max allows %llu", transfer.bind_count,
+                static_cast<unsigned long long>(engine.held_pages_max()));
   }
   return HICACHE_OK;
 }

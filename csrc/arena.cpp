@@ -79,12 +79,16 @@ PoolInfo Arena::info(uint32_t pool_number) const {
           pool.page_bytes, pool.first_page, pool.page_count, pool.table.virtual_count()};
 }
 
+uint64_t Arena::pages_at_once() const { return state_->pages_at_once; }
+uint64_t Arena::held_pages_max() const { return state_->held_pages_max; }
+
 uint64_t Arena::table_bytes() const {
   const State &s = *state_;
   uint64_t total = s.slab.bytes() + s.reservations.bytes() + s.leases.bytes() + s.steps.bytes() + s.streams.bytes() + s.overflow.bytes() +
                    s.caller_waits.bytes() + s.mover_waits.bytes() + s.moves.capacity() * sizeof(PageMove) +
                    s.zeros.capacity() * sizeof(PageZero) + s.copies.capacity() * sizeof(PageCopy);
   for (const Pool &pool : s.pools) total += pool.table_bytes();
+  for (const PlaceTable &table : s.places) total += table.bytes();
   return total;
 }
 
@@ -97,7 +101,8 @@ uint32_t Arena::place(uint32_t pool_number, uint32_t vpage) const {
 
 uint32_t Arena::vpage_at(uint32_t pool_number, uint32_t ppage) const {
   const Pool &pool = state_->pools[pool_number];
-  return ppage < pool.table.physical_count() && pool.table.bound(ppage) ? pool.table.p2v(ppage) : HICACHE_NO_PAGE;
+  const uint32_t name = pool.who_at(ppage);
+  return name < PageTable::kStateFirst ? name : HICACHE_NO_PAGE;
 }
 
 Status Arena::inspect(uint32_t pool, const uint32_t *vpages, uint32_t page_count, uint32_t *ppages_out, ErrorDetail *error) const {
@@ -133,10 +138,11 @@ Status Arena::map(uint32_t pool_number, uint32_t first, uint32_t page_count, uin
   for (uint32_t i = 0; i < page_count; i++) {
     const uint32_t p = first + i;
     uint32_t state = HICACHE_PAGE_GAP;
+    const uint32_t name = pool.who_at(p);
     if (p < pool.first_page) state = HICACHE_PAGE_SINK;
-    else if (pool.table.p2v(p) == PageTable::kReserved) state = HICACHE_PAGE_RESERVED;
-    else if (pool.table.p2v(p) == PageTable::kQuarantined) state = HICACHE_PAGE_QUARANTINED;
-    else if (pool.table.bound(p)) state = HICACHE_PAGE_LIVE;
+    else if (name == PageTable::kReserved) state = HICACHE_PAGE_RESERVED;
+    else if (name == PageTable::kQuarantined) state = HICACHE_PAGE_QUARANTINED;
+    else if (name < PageTable::kStateFirst) state = HICACHE_PAGE_LIVE;
     else if (pool.holes.contains(p)) state = HICACHE_PAGE_HOLE;
     if (state >= HICACHE_PAGE_LIVE && state != HICACHE_PAGE_HOLE && pool.pins[p] > 0) state |= HICACHE_PAGE_PINNED;
     states_out[i] = static_cast<uint8_t>(state);

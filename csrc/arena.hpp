@@ -45,7 +45,7 @@ struct ArenaOptions {
   uint32_t reservation_max = 1024;
   uint32_t lease_max = 4096;
   uint32_t step_max = 256;
-  uint64_t held_pages_max = 0; // Page entries of all holders together; 0 = 4 × the pages that can be in use at once, at least 64 Ki.
+  uint64_t held_pages_max = 0; // Page entries of all holders together; 0 = the pages that can be in use at once, at least 64 Ki.
   uint32_t engine_serial = 0;  // Mixed into ids, so that those of another engine are stale here.
   bool ignore_pins = false;    // HICACHE_SABOTAGE_IGNORE_PINS; only in builds with HICACHE_SABOTAGE.
   Mover *mover = nullptr;      // Borrowed; null moves tables only.
@@ -176,6 +176,9 @@ public:
   Status map(uint32_t pool, uint32_t first, uint32_t page_count, uint8_t *states_out, ErrorDetail *error) const;
   const ArenaCounters &counters() const;
   uint64_t table_bytes() const; // Memory of all tables.
+  // Pages that can be in use at once at the arena's largest, and page entries that all holders together can have.
+  uint64_t pages_at_once() const;
+  uint64_t held_pages_max() const;
   // Recomputes every invariant from scratch; empty if all hold, else one violation a line. O(arena).
   std::string verify() const;
 

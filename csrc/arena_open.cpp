@@ -183,18 +183,42 @@ Status Arena::State::check_floor(uint32_t request_tokens, ErrorDetail *error) co
   return HICACHE_INFEASIBLE;
 }
 
+// One table for the chain, in units of its smallest page, and one for each static pool.
+void Arena::State::set_up_place_tables() {
+  PlaceTable chain;
+  uint64_t largest_page = 0;
+  chain.unit_bytes = bytes_max;
+  for (const Pool &pool : pools) {
+    if (pool.is_static) continue;
+    chain.unit_bytes = std::min(chain.unit_bytes, pool.page_bytes);
+    largest_page = std::max(largest_page, pool.page_bytes);
+  }
+  places.push_back(std::move(chain));
+  for (const Pool &pool : pools) {
+    if (!pool.is_static) continue;
+    places.emplace_back();
+    places.back().unit_bytes = pool.page_bytes;
+    places.back().names.assign(std::max(pool.page_count_max, 1u), PageTable::kNobody);
+  }
+  if (chain_count > 0) {
+    places[0].names.assign(bytes_max / places[0].unit_bytes + 1, PageTable::kNobody);
+    if (largest_page > places[0].unit_bytes) fence_reach = largest_page / places[0].unit_bytes + 1;
+  }
+  for (PlaceTable &table : places) {
+    table.pins.assign(table.names.size(), 0);
+    if (!host) table.fences.assign(table.names.size(), PageFence{});
+  }
+}
+
 void Arena::State::set_up_tables(const ArenaOptions &options) {
-  uint64_t pages_at_once = 0, smallest_page = UINT64_MAX;
+  set_up_place_tables();
+  uint64_t smallest_page = UINT64_MAX;
+  uint32_t static_places = 1;
   for (Pool &pool : pools) {
     const Pool &owner = pools[pool.owner];
     const uint32_t names = std::max(owner.names_grow ? owner.page_count_max : owner.id_count, 1u);
-    pool.table.open(names, std::max(pool.page_count_max, 1u));
+    pool.open_places(names, &places[pool.is_static ? static_places++ : 0]);
     if (!host) pool.table.bind_sink();
-    pool.holes.open(pool.page_count_max);
-    pool.movable.open(pool.page_count_max);
-    pool.held.open(pool.page_count_max);
-    pool.pins.assign(pool.page_count_max, 0);
-    if (!host) pool.fences.assign(pool.page_count_max, PageFence{});
     pool.marks.assign((names + 63) / 64, 0);
     if (pool.owns_ids()) pool.ids.open(pool.first_id, pool.id_count, names, host);
     if (pool.is_static) {
@@ -208,11 +232,11 @@ void Arena::State::set_up_tables(const ArenaOptions &options) {
     }
   }
   if (chain_count > 0) pages_at_once += bytes_max / smallest_page;
-  const uint64_t held = options.held_pages_max != 0 ? options.held_pages_max : std::max<uint64_t>(2 * pages_at_once, 64 * 1024);
+  held_pages_max = options.held_pages_max != 0 ? options.held_pages_max : std::max<uint64_t>(pages_at_once, 64 * 1024);
   // A list fills all its chunks but the last: so many entries fit however they are spread over holders.
   constexpr uint32_t kTicketLists = 1024;
   const uint64_t lists = uint64_t{options.reservation_max} * 2 + options.lease_max + options.step_max + kTicketLists;
-  slab.open(held, lists);
+  slab.open(held_pages_max, lists);
   const auto kind = [&](IdKind device_kind, IdKind host_kind) { return host ? host_kind : device_kind; };
   reservations.open(options.reservation_max, kind(IdKind::kReservation, IdKind::kHostReservation), options.engine_serial);
   leases.open(options.lease_max, kind(IdKind::kLease, IdKind::kHostLease), options.engine_serial);
@@ -224,7 +248,7 @@ void Arena::State::set_up_tables(const ArenaOptions &options) {
   streams.open();
   caller_waits.open();
   mover_waits.open();
-  overflow.open(static_cast<uint32_t>(std::clamp<uint64_t>(pages_at_once / 16, 1024, FenceOverflow::kNodeMax)));
+  overflow.open(static_cast<uint32_t>(std::clamp<uint64_t>(pages_at_once / 64, 1024, FenceOverflow::kNodeMax)));
 }
 
 Status Arena::State::set_up(const ArenaOptions &options, ErrorDetail *error) {

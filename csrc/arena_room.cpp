@@ -110,17 +110,21 @@ void Arena::State::adopt_shortfall(const Demand &demand) {
     const uint32_t wanted = demand.pages[pool.index];
     if (wanted <= pool.holes.size()) continue;
     const uint32_t short_by = wanted - pool.holes.size();
+    const auto adopt = [&](uint32_t from, uint32_t to) {
+      pool.adopt(from, to);
+      inherit_fences(&pool, from, to);
+    };
     if (pool.direction == HICACHE_DIRECTION_UP) {
-      pool.adopt(pool.high, pool.high + short_by);
+      adopt(pool.high, pool.high + short_by);
     } else if (pool.direction == HICACHE_DIRECTION_DOWN) {
-      pool.adopt(pool.low - short_by, pool.low);
+      adopt(pool.low - short_by, pool.low);
     } else {
       const PageSpan &span = layout.spans[i];
       if (pool.low >= pool.high) {
-        pool.adopt(span.low, span.high);
+        adopt(span.low, span.high);
       } else {
-        pool.adopt(span.low, pool.low);
-        pool.adopt(pool.high, span.high);
+        adopt(span.low, pool.low);
+        adopt(pool.high, span.high);
       }
     }
   }

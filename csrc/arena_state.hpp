@@ -41,8 +41,11 @@ struct Arena::State {
   uint32_t placement = HICACHE_PLACEMENT_BEST;
   Mover *mover = nullptr;
   uint64_t bytes = 0, bytes_max = 0, sink_bytes = 0;
+  uint64_t pages_at_once = 0;  // At bytes_max, with the smallest pages, static ones included.
+  uint64_t held_pages_max = 0; // Entries in the slab.
 
   std::vector<Pool> pools;
+  std::vector<PlaceTable> places;      // The chain's, then one of each static pool.
   uint32_t chain_pools[kPoolMax] = {}; // Pool numbers, low to high.
   uint32_t chain_count = 0;
 
@@ -87,6 +90,7 @@ struct Arena::State {
   Status set_up_groups(ErrorDetail *error);
   Status set_up_chain(ErrorDetail *error);
   Status set_up_places(const ArenaOptions &options, ErrorDetail *error);
+  void set_up_place_tables();
   void set_up_tables(const ArenaOptions &options);
   Status check_floor(uint32_t request_tokens, ErrorDetail *error) const;
 
@@ -127,6 +131,10 @@ struct Arena::State {
   Status pinnable(uint32_t pool, uint32_t v, uint32_t *place_out, ErrorDetail *error) const; // Has a page, with room for more pins.
 
   // ---- fences ----
+  // Pages [from, to) of a pool join its span where others may have been: each takes over the fences left in its bytes. Their users need not
+  // have been of its size, so it looks back as far as the largest page.
+  void inherit_fences(Pool *pool, uint32_t from, uint32_t to);
+  uint64_t fence_reach = 0; // Units of the largest page of the chain; 0: all pages are alike, and a place's fence is its own.
   bool fenced() const { return !host; }
   void join_fence(Pool *pool, uint32_t p, FenceMark mark);
   void set_fence(Pool *pool, uint32_t p, FenceMark mark); // In place of what there was: the mark's work has waited for it.

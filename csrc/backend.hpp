@@ -81,6 +81,7 @@ struct BackendOptions {
   void *device_buffer = nullptr; // Adopt; else own.
   uint64_t host_bytes = 0;       // 0: no host tier.
   uint64_t host_bytes_max = 0;
+  uint64_t host_numa_nodes = 0;       // As in hicache_options_t.
   uint32_t copy_thread_count = 1;     // A direction.
   uint32_t ticket_max = 0;            // Progress words.
   const LayerOrder *layers = nullptr; // Outlives the backend.

@@ -51,6 +51,10 @@ Status CpuBackend::open_memory(const BackendOptions &options, ErrorDetail *error
     if (int code = host_.reserve(options.host_bytes, options.host_bytes_max, HostMemory::PageSize::kHuge); code != 0) {
       return refuse_memory(error, "the host arena", options.host_bytes_max, code);
     }
+    if (options.host_numa_nodes != 0) {
+      if (int code = host_.bind_nodes(options.host_numa_nodes); code != 0)
+        return refuse_memory(error, "the host arena on the nodes of host_numa_nodes", options.host_bytes_max, code);
+    }
   }
   const auto &pools = layers().pools();
   for (uint32_t pool = 0; pool < pools.size(); pool++) {

@@ -38,7 +38,8 @@ Status CudaBackend::open_memory(const BackendOptions &options, ErrorDetail *erro
     if (Status s = device_arena_.reserve(options.device_bytes, options.device_bytes_max, error); s != HICACHE_OK) return s;
   }
   if (options.host_bytes != 0) {
-    if (Status s = host_arena_.reserve(options.host_bytes, options.host_bytes_max, error); s != HICACHE_OK) return s;
+    if (Status s = host_arena_.reserve(options.host_bytes, options.host_bytes_max, options.host_numa_nodes, error); s != HICACHE_OK)
+      return s;
   }
   for (uint32_t pool = 0; pool < layers_->pools().size(); pool++) {
     device_bases_[pool] = device_arena_.base();

@@ -117,7 +117,7 @@ void DeviceArena::close() {
 
 // ---- Host ----
 
-Status HostArena::reserve(uint64_t bytes, uint64_t bytes_max, ErrorDetail *error) {
+Status HostArena::reserve(uint64_t bytes, uint64_t bytes_max, uint64_t numa_nodes, ErrorDetail *error) {
   if (int why = memory_.reserve(bytes, bytes_max); why != 0) {
     const Status status = fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "reserving %llu bytes of host memory: %s",
                                static_cast<unsigned long long>(std::max(bytes, bytes_max)), std::strerror(why));
@@ -125,7 +125,11 @@ Status HostArena::reserve(uint64_t bytes, uint64_t bytes_max, ErrorDetail *error
     return status;
   }
   const uint64_t length = round_up(bytes, 4096);
-  if (int node = device_.numa_node(); node >= 0 && node < 64) {
+  if (numa_nodes != 0) {
+    if (int why = memory_.bind_nodes(numa_nodes); why != 0)
+      return fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "binding host memory to the nodes of host_numa_nodes: %s",
+                  std::strerror(why));
+  } else if (int node = device_.numa_node(); node >= 0 && node < 64) {
     // Preferred, not bound: a node that is short of memory lends from its neighbour. Advice: failure costs speed alone.
     unsigned long mask = 1ul << node;
     syscall(SYS_mbind, memory_.base(), length, 1 /* MPOL_PREFERRED */, &mask, 65ul, 0u);

@@ -49,7 +49,7 @@ public:
   explicit HostArena(CudaDevice &device) : device_(device) {}
   ~HostArena() { close(); }
 
-  Status reserve(uint64_t bytes, uint64_t bytes_max, ErrorDetail *error);
+  Status reserve(uint64_t bytes, uint64_t bytes_max, uint64_t numa_nodes, ErrorDetail *error);
   void close();
 
   std::byte *base() const { return memory_.base(); }

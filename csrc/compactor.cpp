@@ -53,6 +53,22 @@ void Arena::State::join_fence(Pool *pool, uint32_t p, FenceMark mark) {
   if (widened) counters.fence_overflows++;
 }
 
+void Arena::State::inherit_fences(Pool *pool, uint32_t from, uint32_t to) {
+  if (!fenced() || fence_reach == 0 || pool->is_static || from >= to || !streams.any_pending()) return;
+  const std::vector<PageFence> &fences = places[0].fences;
+  const PlaceIndex index(pool->page_bytes, places[0].unit_bytes);
+  for (uint32_t p = from; p < to; p++) {
+    const uint64_t own = index(p), first = own > fence_reach ? own - fence_reach : 0;
+    const uint64_t end = std::min<uint64_t>(index(p + 1) + 1, fences.size());
+    for (uint64_t unit = first; unit < end; unit++) {
+      if (unit == own || !fences[unit]) continue;
+      mover_waits.clear(0);
+      overflow.collect(fences[unit], streams, &mover_waits);
+      for (const FenceMark mark : mover_waits.marks()) join_fence(pool, p, mark);
+    }
+  }
+}
+
 // ---- A plan ----
 
 namespace {
@@ -109,9 +125,12 @@ Status Arena::State::move_into_span(Pool *pool, const PageSpan &span, ErrorDetai
   if (span.high <= pool->low || span.low >= pool->high) {
     // A leap to a place of its own: the span between stays out of it, so the new part is filled first and joined afterwards.
     pool->holes.insert_range(span.low, span.high);
+    inherit_fences(pool, span.low, span.high);
   } else {
     pool->holes.insert_range(span.low, std::max(span.low, pool->low));
     pool->holes.insert_range(std::min(span.high, pool->high), span.high);
+    inherit_fences(pool, span.low, std::max(span.low, pool->low));
+    inherit_fences(pool, std::min(span.high, pool->high), span.high);
   }
   MoveCursor cursor(*pool, span);
   uint32_t count = 0;

@@ -94,10 +94,11 @@ Status Engine::open_arenas(ErrorDetail *error) {
   }
   // The arenas' own default: page entries of all holders of a tier.
   held_pages_max_ = options_.options.held_pages_max;
-  if (held_pages_max_ == 0) {
-    uint64_t pages = 0;
-    for (uint32_t pool = 0; pool < pool_count(); pool++) pages += device_->info(pool).virtual_page_count;
-    held_pages_max_ = std::max<uint64_t>(2 * pages, 65536);
+  if (held_pages_max_ == 0) { held_pages_max_ = std::max(device_->held_pages_max(), host_ ? host_->held_pages_max() : 0); }
+  transfer_pages_max_ = options_.options.transfer_pages_max;
+  if (transfer_pages_max_ == 0) {
+    const uint64_t pages = std::max(device_->pages_at_once(), host_ ? host_->pages_at_once() : 0);
+    transfer_pages_max_ = std::max<uint64_t>(pages / 8, 65536);
   }
   return HICACHE_OK;
 }
@@ -142,7 +143,7 @@ Status Engine::open_backend(ErrorDetail *error) {
 
   TransferOptions transfer_options;
   transfer_options.ticket_max = from.ticket_max;
-  transfer_options.copies_max = held_pages_max_;
+  transfer_options.copies_max = transfer_pages_max_;
   transfer_options.engine_serial = options_.serial;
   transfer_options.virtual_on_wire = (from.sabotage & HICACHE_SABOTAGE_VIRTUAL_ON_WIRE) != 0;
   transfers_ = std::make_unique<TransferTable>(transfer_options);
@@ -154,6 +155,7 @@ Status Engine::open_backend(ErrorDetail *error) {
   backend_options.device_buffer = from.device_buffer;
   backend_options.host_bytes = from.host_bytes;
   backend_options.host_bytes_max = from.host_bytes_max;
+  backend_options.host_numa_nodes = from.host_numa_nodes;
   backend_options.copy_thread_count = from.copy_thread_count;
   backend_options.ticket_max = from.ticket_max;
   backend_options.layers = &layers_;

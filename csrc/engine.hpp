@@ -44,6 +44,7 @@ public:
   Backend &backend() { return *backend_; }
   uint32_t pool_count() const { return static_cast<uint32_t>(options_.pools.size()); }
   uint64_t held_pages_max() const { return held_pages_max_; }
+  uint64_t transfer_pages_max() const { return transfer_pages_max_; }
   uint32_t page_tokens(uint32_t pool) const { return options_.pools[pool].options.page_tokens; }
   KernelMap kernel_map(uint32_t pool) const;
   void count_sinks(uint64_t sinks) { sink_translations_ += sinks; }
@@ -110,6 +111,7 @@ private:
   std::unique_ptr<Backend> backend_;
   BatchStep batch_step_{*this};
   uint64_t held_pages_max_ = 0;
+  uint64_t transfer_pages_max_ = 0;
   uint64_t moves_during_transfer_ = 0;
   uint64_t sink_translations_ = 0;
   bool backend_open_ = false;

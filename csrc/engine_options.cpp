@@ -1,9 +1,11 @@
 #include "engine_options.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
 #include <cstring>
 
+#include "host_memory.hpp"
 #include "layer_groups.hpp"
 
 namespace hicache {
@@ -210,6 +212,10 @@ Status check_options(const hicache_options_t &options, EngineOptions *checked_ou
     return fail(error, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "sabotage: this library was built without HICACHE_SABOTAGE");
 #endif
   }
+  if (options.reserved0 != 0) return fail(error, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "options.reserved0 must be 0");
+  if (const uint64_t unknown = options.host_numa_nodes & ~numa_nodes(); unknown != 0)
+    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "host_numa_nodes: node %d is not on this machine",
+                std::countr_zero(unknown));
   if (Status status = check_fault(options, error); status != HICACHE_OK) return status;
 
   checked_out->options = options;

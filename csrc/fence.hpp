@@ -47,6 +47,12 @@ public:
     const uint64_t sequence = (issued & ~uint64_t{PageFence::kLowMask}) | fence.low();
     return FenceMark::make(fence.slot(), sequence <= issued ? sequence : sequence - (uint64_t{1} << PageFence::kLowBits));
   }
+  // Whether any stream may still be at work. O(streams).
+  bool any_pending() const {
+    for (uint32_t slot = kMoverSlot; slot < used_; slot++)
+      if (slots_[slot].issued > slots_[slot].passed) return true;
+    return false;
+  }
   FenceMark latest(uint32_t slot) const { return FenceMark::make(slot, slots_[slot].issued); }
   uint32_t used() const { return used_; }
   uint64_t bytes() const { return slots_.size() * sizeof(Slot) + index_.size() * sizeof(uint32_t); }

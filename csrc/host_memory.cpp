@@ -1,8 +1,13 @@
 #include "host_memory.hpp"
 
+#include <dirent.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <bit>
 #include <cerrno>
+#include <cstdio>
 #include <thread>
 #include <vector>
 
@@ -54,6 +59,26 @@ int HostMemory::resize(uint64_t bytes) {
   if (mapping_ != nullptr && keep < end && madvise(base_ + keep, end - keep, MADV_DONTNEED) != 0) return errno;
   bytes_ = bytes;
   return 0;
+}
+
+uint64_t numa_nodes() {
+  uint64_t nodes = 0;
+  if (DIR *folder = opendir("/sys/devices/system/node"); folder != nullptr) {
+    while (const dirent *entry = readdir(folder)) {
+      unsigned node = 0;
+      if (std::sscanf(entry->d_name, "node%u", &node) == 1 && node < 64) nodes |= uint64_t{1} << node;
+    }
+    closedir(folder);
+  }
+  return nodes == 0 ? 1 : nodes;
+}
+
+int HostMemory::bind_nodes(uint64_t nodes) {
+  if (mapping_ == nullptr || (std::has_single_bit(nodes) && nodes == numa_nodes())) return 0;
+  constexpr int kBind = 2, kInterleave = 3; // MPOL_*, without libnuma.
+  const unsigned long mask = nodes;
+  const int mode = std::has_single_bit(nodes) ? kBind : kInterleave;
+  return syscall(SYS_mbind, base_, round_up(reserved_, kSmallPage), mode, &mask, 65ul, 0u) == 0 ? 0 : errno;
 }
 
 void HostMemory::touch(unsigned threads) {

@@ -23,6 +23,9 @@ public:
   void adopt(void *buffer, uint64_t bytes);
   // Changes the part in use within the reserved range; RAM above a lower end goes back to the system. Returns 0 or errno.
   int resize(uint64_t bytes);
+  // Has the kernel take this memory from these NUMA nodes, bit n for node n: from the one, or from each in turn. Before the first touch.
+  // Returns 0 or errno. On a machine with that one node there is nothing to do.
+  int bind_nodes(uint64_t nodes);
   // Touches [0, bytes) with `threads` threads, so that later first accesses do not pay for page faults.
   void touch(unsigned threads);
 
@@ -37,5 +40,8 @@ private:
   void *mapping_ = nullptr; // What munmap gets; NULL when adopted.
   uint64_t mapping_bytes_ = 0;
 };
+
+// The machine's NUMA nodes, bit n for node n < 64; 1 where the system does not say.
+uint64_t numa_nodes();
 
 } // namespace hicache

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ids.hpp"
+#include "place_table.hpp"
 
 namespace hicache {
 
@@ -22,22 +23,25 @@ public:
   static constexpr uint32_t kReserved = 0xfffffffeu;
   static constexpr uint32_t kQuarantined = 0xfffffffcu;
 
-  void open(uint32_t virtual_count, uint32_t physical_count) {
+  // `places` (not owned) has a unit for each of the pool's pages, all kNobody.
+  void open(uint32_t virtual_count, uint32_t physical_count, PlaceTable *places, PlaceIndex index) {
     v2p_.assign(virtual_count, kUnmapped);
-    p2v_.assign(physical_count, kNobody);
+    physical_count_ = physical_count;
+    p2v_.open(places->names.data(), index);
   }
   // Binds the sink to itself: page 0 <-> virtual page 0.
   void bind_sink() { v2p_[0] = p2v_[0] = 0; }
 
   uint32_t v2p(uint32_t v) const { return v2p_[v]; }
+  // Of a page inside the pool's span: elsewhere the unit may be another pool's.
   uint32_t p2v(uint32_t p) const { return p2v_[p]; }
   bool mapped(uint32_t v) const { return v2p_[v] < kStateFirst; }
   bool bound(uint32_t p) const { return p2v_[p] < kStateFirst; }
   const uint32_t *v2p_data() const { return v2p_.data(); }
   uint32_t virtual_count() const { return static_cast<uint32_t>(v2p_.size()); }
-  uint32_t physical_count() const { return static_cast<uint32_t>(p2v_.size()); }
-  uint64_t bytes() const { return (v2p_.size() + p2v_.size()) * sizeof(uint32_t); }
-  void prefetch_place(uint32_t p) const { // Of a page that may be unmapped.
+  uint32_t physical_count() const { return physical_count_; }
+  uint64_t bytes() const { return v2p_.size() * sizeof(uint32_t); } // The places' are the chain's.
+  void prefetch_place(uint32_t p) const {                           // Of a page that may be unmapped.
     if (p < kStateFirst) __builtin_prefetch(&p2v_[p], 1);
   }
 
@@ -46,10 +50,10 @@ public:
     p2v_[raw(p)] = raw(v);
   }
   void bind_all(const uint32_t *vpages, const uint32_t *ppages, uint32_t count) {
-    uint32_t *const v2p = v2p_.data(), *const p2v = p2v_.data();
+    uint32_t *const v2p = v2p_.data();
     for (uint32_t i = 0; i < count; i++) {
       v2p[vpages[i]] = ppages[i];
-      p2v[ppages[i]] = vpages[i];
+      p2v_[ppages[i]] = vpages[i];
     }
   }
   // Takes the page at v2p[v] away; the place gets `place_state`, the name `name_state`.
@@ -70,7 +74,8 @@ public:
 
 private:
   std::vector<uint32_t> v2p_;
-  std::vector<uint32_t> p2v_;
+  ByPlace<uint32_t> p2v_;
+  uint32_t physical_count_ = 0;
 };
 
 } // namespace hicache

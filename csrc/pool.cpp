@@ -1,6 +1,18 @@
 #include "pool.hpp"
 
+#include <algorithm>
+
 namespace hicache {
+
+void Pool::open_places(uint32_t names, PlaceTable *places) {
+  const PlaceIndex place_of(page_bytes, places->unit_bytes);
+  table.open(names, std::max(page_count_max, 1u), places, place_of);
+  pins.open(places->pins.data(), place_of);
+  fences.open(places->fences.data(), place_of);
+  holes.open(page_count_max);
+  movable.open(page_count_max);
+  held.open(page_count_max);
+}
 
 void Pool::adopt(uint32_t from, uint32_t to) {
   if (from >= to) return;
@@ -39,8 +51,7 @@ void Pool::cut(uint32_t new_low, uint32_t new_high) {
 }
 
 uint64_t Pool::table_bytes() const {
-  return table.bytes() + holes.bytes() + movable.bytes() + held.bytes() + ids.bytes() + pins.size() * sizeof(uint16_t) +
-         fences.size() * sizeof(PageFence) + marks.size() * sizeof(uint64_t);
+  return table.bytes() + holes.bytes() + movable.bytes() + held.bytes() + ids.bytes() + marks.size() * sizeof(uint64_t);
 }
 
 } // namespace hicache

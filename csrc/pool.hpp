@@ -44,11 +44,16 @@ struct Pool {
 
   PageTable table;
   HoleSet holes, movable, held;
-  std::vector<uint16_t> pins;
-  std::vector<PageFence> fences; // Empty in a host arena.
-  FreeIds ids;                   // Of an owner.
-  std::vector<uint64_t> marks;   // A bit a virtual id, zero between calls: finds what occurs twice in one.
+  ByPlace<uint16_t> pins;      // Of pages in the span: see PlaceTable.
+  ByPlace<PageFence> fences;   // Likewise; none in a host arena.
+  FreeIds ids;                 // Of an owner.
+  std::vector<uint64_t> marks; // A bit a virtual id, zero between calls: finds what occurs twice in one.
 
+  // Opens the tables of places, which the caller has sized.
+  void open_places(uint32_t names, PlaceTable *places);
+  bool in_span(uint32_t p) const { return p >= low && p < high; }
+  // Who is at any place: PageTable's p2v, kNobody outside the span.
+  uint32_t who_at(uint32_t p) const { return in_span(p) ? table.p2v(p) : PageTable::kNobody; }
   uint32_t used() const { return live + reserved + quarantined; }
   bool owns_ids() const { return owner == index; }
   bool names(uint32_t v) const { return v >= first_id && v < id_count; } // Whether it can be a virtual id at all.

@@ -78,7 +78,7 @@ Status TransferTable::check_request(const hicache_transfer_t &transfer, uint32_t
     return fail(error, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "transfer.copies: the engine was opened without a host tier");
   }
   if (transfer.copy_count > options_.copies_max) {
-    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "transfer.copy_count is %u, held_pages_max allows %" PRIu64, transfer.copy_count,
+    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "transfer.copy_count is %u, transfer_pages_max allows %" PRIu64, transfer.copy_count,
                 options_.copies_max);
   }
   for (uint32_t i = 0; i < transfer.copy_count; i++) {
@@ -101,8 +101,8 @@ Status TransferTable::check_request(const hicache_transfer_t &transfer, uint32_t
                 options_.ticket_max);
   }
   if ((uint64_t{transfer.copy_count} + CopyChunk::kCapacity - 1) / CopyChunk::kCapacity > chunks_free_) {
-    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "transfer.copies: %u more than the pages that held_pages_max lets tickets hold",
-                transfer.copy_count);
+    return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "transfer.copies: no room for %u more page copies (transfer_pages_max %" PRIu64 ")",
+                transfer.copy_count, options_.copies_max);
   }
   return HICACHE_OK;
 }

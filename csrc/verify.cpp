@@ -33,7 +33,7 @@ private:
 void verify_places(const Pool &pool, Report *report) {
   uint32_t live = 0, reserved = 0, quarantined = 0, holes = 0;
   for (uint32_t p = pool.first_page; p < pool.page_count_max; p++) {
-    const uint32_t owner = pool.table.p2v(p);
+    const uint32_t owner = pool.who_at(p);
     const bool hole = pool.holes.contains(p), movable = pool.movable.contains(p), held = pool.held.contains(p);
     if (hole + movable + held > 1) report->add("pool %u: page %u is in two of holes, movable, held", pool.index, p);
     const bool inside = p >= pool.low && p < pool.high;
@@ -113,6 +113,25 @@ static void verify_chain(const Arena::State &s, Report *report) {
   else if (s.sink_bytes + used + free_bytes + (s.bytes - end) != s.bytes) report->add("used and free bytes do not add up");
 }
 
+// What the spans leave is nobody's: no owner and no pins in any unit of the chain in which no page of a span begins (1, 3).
+static void verify_gaps(const Arena::State &s, Report *report) {
+  const PlaceTable &table = s.places[0];
+  std::vector<bool> begins(table.names.size(), false);
+  if (!begins.empty() && !s.host) begins[0] = true; // The sink.
+  for (uint32_t i = 0; i < s.chain_count; i++) {
+    const Pool &pool = s.pools[s.chain_pools[i]];
+    const PlaceIndex index(pool.page_bytes, table.unit_bytes);
+    for (uint32_t p = pool.low; p < pool.high; p++) {
+      if (begins[index(p)]) report->add("pool %u: page %u begins where another does", pool.index, p);
+      begins[index(p)] = true;
+    }
+  }
+  for (size_t unit = 0; unit < begins.size(); unit++)
+    if (!begins[unit] && (table.names[unit] != PageTable::kNobody || table.pins[unit] != 0))
+      report->add("unit %zu of the chain is outside every span but has an owner (%#x) or %u pins", unit, table.names[unit],
+                  table.pins[unit]);
+}
+
 // Pins are what the holders hold (6). Tickets' lists are the engine's: what is left after the others is theirs and can only be more.
 static void verify_pins(const Arena::State &s, Report *report) {
   std::vector<std::vector<uint32_t>> counted(s.pools.size());
@@ -147,7 +166,7 @@ static void verify_pins(const Arena::State &s, Report *report) {
     if (frames[pool.index] != pool.reserved)
       report->add("pool %u: %u pages are reserved, reservations hold %llu", pool.index, pool.reserved,
                   static_cast<unsigned long long>(frames[pool.index]));
-    for (uint32_t p = pool.first_page; p < pool.page_count_max; p++)
+    for (uint32_t p = pool.low; p < pool.high; p++)
       if (pool.pins[p] < counted[pool.index][p])
         report->add("pool %u: page %u has %u pins, holders hold %u", pool.index, p, pool.pins[p], counted[pool.index][p]);
   }
@@ -161,6 +180,7 @@ std::string Arena::verify() const {
     verify_names(s.pools, pool, &report);
   }
   verify_chain(s, &report);
+  verify_gaps(s, &report);
   verify_pins(s, &report);
   for (const Pool &pool : s.pools) { // Availability is what a fresh computation says (8).
     const State::CapacityMemo &memo = s.capacity_memo[pool.index];

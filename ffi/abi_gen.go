@@ -374,12 +374,19 @@ type abiOptions struct {
 	leaseMax uint32
 	// Open steps; 0 = 256.
 	stepMax uint32
-	// Page entries in all leases, reservations, tickets and open steps of a tier together; 0 = 2 × the pages that
-	// can be in use at once, at least 64 Ki.
+	// Page entries in all leases, reservations, tickets and open steps of a tier together, 4.6 bytes each; 0 = the
+	// pages that can be in use at once, at least 64 Ki. One more is LIMIT.
 	heldPagesMax uint32
 	// HICACHE_SABOTAGE_*; 0.
 	sabotage Sabotage
 	fault    FaultOptions
+	// Page copies in all tickets together, 20 bytes each; 0 = an eighth of the pages that can be in use at once,
+	// at least 64 Ki. One more is LIMIT.
+	transferPagesMax uint32
+	reserved0        uint32
+	// Bit n: the host arena's memory comes from NUMA node n; several bits: from each in turn; 0: as the kernel
+	// likes. INVALID_ARGUMENT for a node that the machine does not have.
+	hostNumaNodes uint64
 }
 
 // PoolInfo is hicache_pool_info_t.
@@ -714,7 +721,7 @@ var layout = []layoutEntry{
 	{"hicache_fault_options.fail_ppm", 24, unsafe.Offsetof(FaultOptions{}.FailPPM)},
 	{"hicache_fault_options.hold", 28, unsafe.Offsetof(FaultOptions{}.Hold)},
 	{"hicache_fault_options.delay_max_ns", 32, unsafe.Offsetof(FaultOptions{}.DelayMaxNs)},
-	{"hicache_options", 152, unsafe.Sizeof(abiOptions{})},
+	{"hicache_options", 168, unsafe.Sizeof(abiOptions{})},
 	{"hicache_options.struct_size", 0, unsafe.Offsetof(abiOptions{}.structSize)},
 	{"hicache_options.abi_version", 4, unsafe.Offsetof(abiOptions{}.abiVersion)},
 	{"hicache_options.backend", 8, unsafe.Offsetof(abiOptions{}.backend)},
@@ -738,6 +745,9 @@ var layout = []layoutEntry{
 	{"hicache_options.held_pages_max", 104, unsafe.Offsetof(abiOptions{}.heldPagesMax)},
 	{"hicache_options.sabotage", 108, unsafe.Offsetof(abiOptions{}.sabotage)},
 	{"hicache_options.fault", 112, unsafe.Offsetof(abiOptions{}.fault)},
+	{"hicache_options.transfer_pages_max", 152, unsafe.Offsetof(abiOptions{}.transferPagesMax)},
+	{"hicache_options.reserved0", 156, unsafe.Offsetof(abiOptions{}.reserved0)},
+	{"hicache_options.host_numa_nodes", 160, unsafe.Offsetof(abiOptions{}.hostNumaNodes)},
 	{"hicache_pool_info", 104, unsafe.Sizeof(PoolInfo{})},
 	{"hicache_pool_info.struct_size", 0, unsafe.Offsetof(PoolInfo{}.structSize)},
 	{"hicache_pool_info.direction", 4, unsafe.Offsetof(PoolInfo{}.Direction)},

@@ -41,6 +41,8 @@ type Options struct {
 	HeldPagesMax     uint32
 	Sabotage         Sabotage
 	Fault            FaultOptions
+	TransferPagesMax uint32
+	HostNUMANodes    uint64 // Bit n: the host arena's memory comes from node n; 0: as the kernel likes.
 }
 
 // abi is the options as the library takes them. What it points to is on the heap and reachable from it.
@@ -64,5 +66,6 @@ func (o *Options) abi() *abiOptions {
 		compaction: o.Compaction, placement: o.Placement, requestTokensMax: o.RequestTokensMax, copyThreadCount: o.CopyThreadCount,
 		ticketMax: o.TicketMax, reservationMax: o.ReservationMax, leaseMax: o.LeaseMax, stepMax: o.StepMax,
 		heldPagesMax: o.HeldPagesMax, sabotage: o.Sabotage, fault: o.Fault,
+		transferPagesMax: o.TransferPagesMax, hostNUMANodes: o.HostNUMANodes,
 	}
 }

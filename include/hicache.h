@@ -197,10 +197,15 @@ typedef struct hicache_options {
   uint32_t reservation_max;   // 0 = 1024.
   uint32_t lease_max;         // 0 = 4096.
   uint32_t step_max;          // Open steps; 0 = 256.
-  uint32_t held_pages_max;    // Page entries in all leases, reservations, tickets and open steps of a tier together; 0 = 2 × the pages that
-                              // can be in use at once, at least 64 Ki.
+  uint32_t held_pages_max;    // Page entries in all leases, reservations, tickets and open steps of a tier together, 4.6 bytes each; 0 = the
+                              // pages that can be in use at once, at least 64 Ki. One more is LIMIT.
   uint32_t sabotage;          // HICACHE_SABOTAGE_*; 0.
   hicache_fault_options_t fault;
+  uint32_t transfer_pages_max; // Page copies in all tickets together, 20 bytes each; 0 = an eighth of the pages that can be in use at once,
+                              // at least 64 Ki. One more is LIMIT.
+  uint32_t reserved0;
+  uint64_t host_numa_nodes;   // Bit n: the host arena's memory comes from NUMA node n; several bits: from each in turn; 0: as the kernel
+                              // likes. INVALID_ARGUMENT for a node that the machine does not have.
 } hicache_options_t;
 
 // Opens an engine and takes all of its memory. On success *engine_out must go to hicache_close once.

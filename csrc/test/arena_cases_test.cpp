@@ -275,6 +275,30 @@ TEST(Fences, ZeroingFollowsTheLastUse) {
   EXPECT_EQ(a.arena->counters().fence_waits_takes, 0u);
 }
 
+// Bytes that pass from one pool to another keep their fences, whatever the pages' sizes: the new user follows the old one's step.
+TEST(Fences, StayWithTheBytes) {
+  for (const auto &[full_bytes, swa_bytes] : {std::pair{128, 128}, {320, 128}, {128, 416}}) {
+    ByteArena a(full_and_swa(12, static_cast<uint64_t>(full_bytes), static_cast<uint64_t>(swa_bytes)));
+    const V x = a.take(kFull, 2);
+    const V windows = a.take(kFull, 1);
+    uint32_t swa_most = static_cast<uint32_t>(a.capacity(kSwa).available_pages);
+    ASSERT_GT(swa_most, 1u);
+    V all = x;
+    all.push_back(windows[0]);
+    swa_most = std::min<uint32_t>(swa_most, static_cast<uint32_t>(all.size()));
+    all.resize(swa_most);
+    ASSERT_EQ(a.take_windows(kSwa, all), HICACHE_OK);
+    const FenceMark used = a.close_step(a.step(7, kSwa, all));
+    ASSERT_EQ(a.free(kSwa, all), HICACHE_OK); // The span retreats: its bytes are nobody's.
+    const V rest = a.take(kFull, static_cast<uint32_t>(a.capacity(kFull).available_pages));
+    ASSERT_FALSE(rest.empty());
+    std::vector<FenceMark> waits;
+    a.close_step(a.step(8, kFull, rest, &waits));
+    EXPECT_EQ(waits, std::vector<FenceMark>{used}) << full_bytes << " " << swa_bytes;
+    EXPECT_EQ(a.arena->verify(), "");
+  }
+}
+
 // Pages that many streams share wait for all of them; when the shared table is full, for more than they must, never for less.
 TEST(Fences, ManyStreamsOnOnePage) {
   ByteArena a(full_and_swa(2000));
@@ -650,6 +674,9 @@ TEST(Limits, HeldPages) {
   options.reservation_max = 1024;
   options.step_max = 256;
   std::unique_ptr<Arena> arena;
+  ASSERT_EQ(Arena::open(options, &arena, nullptr), HICACHE_OK);
+  EXPECT_LE(arena->table_bytes(), uint64_t{32} * 1000000);
+  options.pools = full_and_swa(1).pools; // Two pools that share the bytes.
   ASSERT_EQ(Arena::open(options, &arena, nullptr), HICACHE_OK);
   EXPECT_LE(arena->table_bytes(), uint64_t{32} * 1000000);
 }

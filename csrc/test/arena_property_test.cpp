@@ -24,7 +24,7 @@ uint64_t brute_force(const Arena &arena, const Arena::State &s, const uint32_t *
     if (n == 0) continue;
     std::vector<uint32_t> stays, moves;
     for (uint32_t p = pool.first_page; p < pool.page_count; p++) {
-      const uint32_t owner = pool.table.p2v(p);
+      const uint32_t owner = pool.who_at(p);
       if (owner == PageTable::kNobody) continue;
       (pool.pins[p] > 0 && !unpinned ? stays : moves).push_back(p);
     }
@@ -351,7 +351,7 @@ private:
       for (const auto &[pool, p] : holder.places) ASSERT_GT(a_->arena->state().pools[pool].pins[p], 0u);
     for (const Pool &pool : a_->arena->state().pools) { // Nothing is pinned that nobody holds.
       uint32_t pins = 0, held = 0;
-      for (uint32_t p = 0; p < pool.page_count; p++) pins += pool.pins[p];
+      for (uint32_t p = pool.low; p < pool.high; p++) pins += pool.pins[p];
       for (const Holder &holder : holders_)
         for (const auto &[at, p] : holder.places) held += at == pool.index;
       ASSERT_EQ(pins, held);

@@ -27,6 +27,8 @@ struct EngineShape {
   uint32_t copy_threads = 1;
   uint32_t ticket_max = 0;
   uint64_t held_pages_max = 0;
+  uint32_t transfer_pages_max = 0;
+  uint64_t host_numa_nodes = 0;
   uint64_t row_bytes = 16;
   uint32_t page_tokens = 4;
   void *device_buffer = nullptr;
@@ -102,6 +104,8 @@ public:
     options.copy_thread_count = shape.copy_threads;
     options.ticket_max = shape.ticket_max;
     options.held_pages_max = static_cast<uint32_t>(shape.held_pages_max);
+    options.transfer_pages_max = shape.transfer_pages_max;
+    options.host_numa_nodes = shape.host_numa_nodes;
     options.sabotage = shape.sabotage;
     options.fault = shape.fault;
     if (shape.with_fault) options.fault.enabled = 1;

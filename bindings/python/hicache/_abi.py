@@ -257,12 +257,19 @@ class hicache_options_t(Structure):
         ("lease_max", c_uint32),
         # Open steps; 0 = 256.
         ("step_max", c_uint32),
-        # Page entries in all leases, reservations, tickets and open steps of a tier together; 0 = 2 × the pages that
-        # can be in use at once, at least 64 Ki.
+        # Page entries in all leases, reservations, tickets and open steps of a tier together, 4.6 bytes each; 0 = the
+        # pages that can be in use at once, at least 64 Ki. One more is LIMIT.
         ("held_pages_max", c_uint32),
         # HICACHE_SABOTAGE_*; 0.
         ("sabotage", c_uint32),
         ("fault", hicache_fault_options_t),
+        # Page copies in all tickets together, 20 bytes each; 0 = an eighth of the pages that can be in use at once,
+        # at least 64 Ki. One more is LIMIT.
+        ("transfer_pages_max", c_uint32),
+        ("reserved0", c_uint32),
+        # Bit n: the host arena's memory comes from NUMA node n; several bits: from each in turn; 0: as the kernel
+        # likes. INVALID_ARGUMENT for a node that the machine does not have.
+        ("host_numa_nodes", c_uint64),
     ]
 
     def __init__(self, **fields):
@@ -640,7 +647,7 @@ LAYOUT = {
     "hicache_fault_options.fail_ppm": 24,
     "hicache_fault_options.hold": 28,
     "hicache_fault_options.delay_max_ns": 32,
-    "hicache_options": 152,
+    "hicache_options": 168,
     "hicache_options.struct_size": 0,
     "hicache_options.abi_version": 4,
     "hicache_options.backend": 8,
@@ -664,6 +671,9 @@ LAYOUT = {
     "hicache_options.held_pages_max": 104,
     "hicache_options.sabotage": 108,
     "hicache_options.fault": 112,
+    "hicache_options.transfer_pages_max": 152,
+    "hicache_options.reserved0": 156,
+    "hicache_options.host_numa_nodes": 160,
     "hicache_pool_info": 104,
     "hicache_pool_info.struct_size": 0,
     "hicache_pool_info.direction": 4,

@@ -281,12 +281,19 @@ pub struct hicache_options_t {
     pub lease_max: u32,
     /// Open steps; 0 = 256.
     pub step_max: u32,
-    /// Page entries in all leases, reservations, tickets and open steps of a tier together; 0 = 2 × the pages that
-    /// can be in use at once, at least 64 Ki.
+    /// Page entries in all leases, reservations, tickets and open steps of a tier together, 4.6 bytes each; 0 = the
+    /// pages that can be in use at once, at least 64 Ki. One more is LIMIT.
     pub held_pages_max: u32,
     /// HICACHE_SABOTAGE_*; 0.
     pub sabotage: u32,
     pub fault: hicache_fault_options_t,
+    /// Page copies in all tickets together, 20 bytes each; 0 = an eighth of the pages that can be in use at once,
+    /// at least 64 Ki. One more is LIMIT.
+    pub transfer_pages_max: u32,
+    pub reserved0: u32,
+    /// Bit n: the host arena's memory comes from NUMA node n; several bits: from each in turn; 0: as the kernel
+    /// likes. INVALID_ARGUMENT for a node that the machine does not have.
+    pub host_numa_nodes: u64,
 }
 
 impl Default for hicache_options_t {
@@ -816,7 +823,7 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_fault_options.fail_ppm", 24, offset_of!(hicache_fault_options_t, fail_ppm)),
     ("hicache_fault_options.hold", 28, offset_of!(hicache_fault_options_t, hold)),
     ("hicache_fault_options.delay_max_ns", 32, offset_of!(hicache_fault_options_t, delay_max_ns)),
-    ("hicache_options", 152, size_of::<hicache_options_t>()),
+    ("hicache_options", 168, size_of::<hicache_options_t>()),
     ("hicache_options.struct_size", 0, offset_of!(hicache_options_t, struct_size)),
     ("hicache_options.abi_version", 4, offset_of!(hicache_options_t, abi_version)),
     ("hicache_options.backend", 8, offset_of!(hicache_options_t, backend)),
@@ -840,6 +847,9 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_options.held_pages_max", 104, offset_of!(hicache_options_t, held_pages_max)),
     ("hicache_options.sabotage", 108, offset_of!(hicache_options_t, sabotage)),
     ("hicache_options.fault", 112, offset_of!(hicache_options_t, fault)),
+    ("hicache_options.transfer_pages_max", 152, offset_of!(hicache_options_t, transfer_pages_max)),
+    ("hicache_options.reserved0", 156, offset_of!(hicache_options_t, reserved0)),
+    ("hicache_options.host_numa_nodes", 160, offset_of!(hicache_options_t, host_numa_nodes)),
     ("hicache_pool_info", 104, size_of::<hicache_pool_info_t>()),
     ("hicache_pool_info.struct_size", 0, offset_of!(hicache_pool_info_t, struct_size)),
     ("hicache_pool_info.direction", 4, offset_of!(hicache_pool_info_t, direction)),
