@@ -66,6 +66,6 @@ func (o *Options) abi() *abiOptions {
 		compaction: o.Compaction, placement: o.Placement, requestTokensMax: o.RequestTokensMax, copyThreadCount: o.CopyThreadCount,
 		ticketMax: o.TicketMax, reservationMax: o.ReservationMax, leaseMax: o.LeaseMax, stepMax: o.StepMax,
 		heldPagesMax: o.HeldPagesMax, sabotage: o.Sabotage, fault: o.Fault,
-		transferPagesMax: o.TransferPagesMax, hostNUMANodes: o.HostNUMANodes,
+		transferPagesMax: o.TransferPagesMax, hostNumaNodes: o.HostNUMANodes,
 	}
 }
