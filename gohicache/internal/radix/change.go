@@ -17,7 +17,7 @@ func (t *Tree) emit(kind ChangeKind, tier Tier, pool int, reason Reason, n *node
 // tell completes a change of pages [from, to) of n and passes it on.
 func (t *Tree) tell(c Change, n *node, from, to int, told func(Change)) {
 	c.From, c.Pages = int(n.start)+from, to-from
-	lo := (int(n.off) + from) * t.pt
+	lo := t.tokensAt(n, from)
 	c.Tokens = n.strip[lo : lo+(to-from)*t.pt]
 	if n.hashes != nil {
 		c.Hashes = n.hashes[from:to]

@@ -90,7 +90,7 @@ func (t *Tree) Insert(req *InsertRequest, r *InsertResult) error {
 		return err
 	}
 	if spare != nil && n != nil && int(n.start)+k >= end { // somebody else was faster
-		t.spares.put(spare)
+		t.strips.put(spare)
 	}
 	if n == nil {
 		if end == 0 {
@@ -158,28 +158,28 @@ func (t *Tree) prepare(req *InsertRequest, end int) (at int, s strip, hashes []H
 	if err != nil || at >= end {
 		return at, nil, nil, err
 	}
-	s = t.newStrip(end - at)
-	copy(s, req.Tokens[at*t.pt:end*t.pt])
-	t.layPages(s, req, at, end)
+	s = t.layStrip(req, at, end)
 	if t.cfg.Hashes {
 		hashes, err = t.hashAhead(req.Namespace, req.After, req.Tokens, at, end)
 	}
 	return at, s, hashes, err
 }
 
-// layPages fills the device column and the window bits of a strip for positions [at, end).
-func (t *Tree) layPages(s strip, req *InsertRequest, at, end int) {
-	room, pages := t.room(s), end-at
-	dev := s[room*(t.pt+colDevice):][:pages]
+// layStrip makes a strip with the request's tokens, device pages and window bits of positions [at, end).
+func (t *Tree) layStrip(req *InsertRequest, at, end int) strip {
+	pages := end - at
+	s := t.newStrip(pages)
+	copy(s[t.stripWords(pages, 0):], req.Tokens[at*t.pt:end*t.pt])
+	dev, flags := s.deviceColumn(pages), s.flagsColumn(pages)
 	for i, v := range req.Pages[at-req.From:] {
 		dev[i] = uint32(v)
 	}
-	flags := s[room*(t.pt+colFlags):][:pages]
 	for k, w := range t.swa {
 		for i := max(0, windowFrom(req, w.pool)-at); i < pages; i++ {
 			flags[i] |= windowBit(k)
 		}
 	}
+	return s
 }
 
 func windowFrom(req *InsertRequest, pool int) int {
@@ -336,12 +336,10 @@ func (t *Tree) grow(n *node, req *InsertRequest, r *InsertResult, at int, spare 
 	from, end := n.end(), req.From+len(req.Pages)
 	if spare == nil || from < at {
 		if spare != nil {
-			t.spares.put(spare)
+			t.strips.put(spare)
 		}
 		at, hashes = from, nil
-		spare = t.newStrip(end - at)
-		copy(spare, req.Tokens[at*t.pt:end*t.pt])
-		t.layPages(spare, req, at, end)
+		spare = t.layStrip(req, at, end)
 	}
 	leaf := t.slab.take()
 	leaf.start = int32(from)

@@ -127,6 +127,7 @@ func (t *Tree) growHost(n *node, req *InsertHostRequest, hashes []Hash, now uint
 	t.setStrip(leaf, t.newStrip(end-from), 0, end-from)
 	copy(t.tokens(leaf), req.Tokens[from*t.pt:end*t.pt])
 	host, flags := t.col(leaf, colHost), t.col(leaf, colFlags)
+	fillNone(t.col(leaf, colDevice))
 	for i := range host {
 		host[i] = uint32(req.Pages[from+i-req.From])
 		if req.Stored {

@@ -1,14 +1,10 @@
 package radix
 
-import (
-	"sync"
+import "github.com/hicache/hicache/ffi/ids"
 
-	"github.com/hicache/hicache/ffi/ids"
-)
-
-// A strip is the memory of a run of pages: one allocation with the tokens of all pages, then one column of words for each per-page value,
-// then one word that counts the pages still used by the nodes that share the strip (a split shares it). Tokens never change once a node is
-// in the tree, so they may be read without the lock while the node is pinned.
+// A strip is the memory of a run of pages: a header (see stripHeap), then one column of words for each per-page value, then the tokens. Nodes
+// that come of a split share one; its header counts the pages that they still use. Tokens never change once a node is in the tree, so they
+// may be read without the lock while the node is pinned.
 type strip []uint32
 
 // Columns. Window host pages have one column for each SWA pool from colWindowHost on.
@@ -41,110 +37,80 @@ const windowMask = uint32(1<<maxWindowPools-1) << firstWindowBit
 // readyWindows are the presence bits of f whose pages have arrived.
 func readyWindows(f uint32) uint32 { return f & windowMask &^ (f >> pendingShift) }
 
-// newStrip returns a strip with room for at least pages, all of them counted as used and without values; tokens are undefined. It needs no
-// lock of the tree's.
+// newStrip returns a strip for pages, all of them counted as used; no page has values but the device column, which is undefined, as tokens
+// are. It needs no lock of the tree's.
 func (t *Tree) newStrip(pages int) strip {
-	s := t.spares.take(pages, t.pt+t.cols)
-	if s == nil {
-		s = make(strip, pages*(t.pt+t.cols)+1)
-	}
-	*s.live() = uint32(pages)
-	room := t.room(s)
-	for c := range t.cols {
-		v := ids.None
-		if c == colFlags {
-			v = 0
-		}
-		col := s[room*(t.pt+c):][:pages]
-		for i := range col {
-			col[i] = v
-		}
-	}
+	s := t.strips.take(t.stripWords(pages, pages))
+	s[blockLive], s[blockRoom] = uint32(pages), uint32(pages)
+	cols := s[granuleWords:]
+	clear(cols[colFlags*pages:][:pages])
+	fillNone(cols[colHost*pages:][:pages])
+	fillNone(cols[colWindowHost*pages : t.cols*pages])
 	return s
 }
 
-// room is the size of a strip in pages.
-func (t *Tree) room(s strip) int { return (len(s) - 1) / (t.pt + t.cols) }
+// stripWords is the size of a strip whose columns have room for room pages and whose tokens end after pages.
+func (t *Tree) stripWords(room, pages int) int { return granuleWords + room*t.cols + pages*t.pt }
 
-func (s strip) live() *uint32 { return &s[len(s)-1] }
+var none256 = func() (b [256]uint32) {
+	for i := range b {
+		b[i] = ids.None
+	}
+	return b
+}()
 
-// unuse says that pages of s have no node any more. A strip without any is kept for the next insert.
+func fillNone(col []uint32) {
+	for len(col) > 0 {
+		col = col[copy(col, none256[:]):]
+	}
+}
+
+// live is the count of pages in use.
+func (s strip) live() *uint32 { return &s[blockLive] }
+
+// deviceColumn is the device column of a strip's first pages.
+func (s strip) deviceColumn(pages int) []uint32 {
+	return s[granuleWords+colDevice*int(s[blockRoom]):][:pages]
+}
+
+// flagsColumn is the column of flags of a strip's first pages.
+func (s strip) flagsColumn(pages int) []uint32 {
+	return s[granuleWords+colFlags*int(s[blockRoom]):][:pages]
+}
+
+// unuse says that pages of s have no node any more. A strip without any goes back to the heap.
 func (t *Tree) unuse(s strip, pages int) {
 	*s.live() -= uint32(pages)
 	if *s.live() == 0 {
-		t.spares.put(s)
-	}
-}
-
-// spares keeps strips whose pages are gone, because in a full cache every insert follows an eviction: memory that is warm in the caches of
-// the processor and no work for the garbage collector. Bounded by number and size.
-type spares struct {
-	mu    sync.Mutex
-	list  [64]strip
-	n     int
-	words int
-}
-
-const maxSpareWords = 4 << 20
-
-// take returns a spare with room for pages and at most an eighth more, or nil.
-func (p *spares) take(pages, stride int) strip {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	best, need := -1, pages*stride+1
-	for i := range p.n {
-		if l := len(p.list[i]); l >= need && l <= need+need/8 && (best < 0 || l < len(p.list[best])) {
-			best = i
-		}
-	}
-	if best < 0 {
-		return nil
-	}
-	s := p.list[best]
-	p.drop(best)
-	return s
-}
-
-func (p *spares) drop(i int) {
-	p.words -= len(p.list[i])
-	p.n--
-	p.list[i], p.list[p.n] = p.list[p.n], nil
-}
-
-// put keeps s, in the place of the oldest if need be.
-func (p *spares) put(s strip) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for p.n > 0 && (p.n == len(p.list) || p.words+len(s) > maxSpareWords) {
-		p.drop(0)
-	}
-	if p.words+len(s) <= maxSpareWords {
-		p.list[p.n] = s
-		p.n++
-		p.words += len(s)
+		t.strips.put(s)
 	}
 }
 
 func (t *Tree) setStrip(n *node, s strip, off, pages int) {
 	n.strip, n.off, n.pages = s, int32(off), int32(pages)
-	n.room = int32(t.room(s))
+	n.room = int32(s[blockRoom])
+}
+
+// tokensAt is where the tokens of page i of n lie in its strip; pages beyond n's are those of others.
+func (t *Tree) tokensAt(n *node, i int) int {
+	return granuleWords + int(n.room)*t.cols + (int(n.off)+i)*t.pt
 }
 
 // tokens are the token ids of n's pages.
 func (t *Tree) tokens(n *node) []uint32 {
-	lo := int(n.off) * t.pt
+	lo := t.tokensAt(n, 0)
 	return n.strip[lo : lo+int(n.pages)*t.pt]
 }
 
-// firstPage is the key of n among its siblings; it stays readable after the last page is gone.
+// firstPage is the key of n among its siblings.
 func (t *Tree) firstPage(n *node) []uint32 {
-	lo := int(n.off) * t.pt
+	lo := t.tokensAt(n, 0)
 	return n.strip[lo : lo+t.pt]
 }
 
 // col is one column of n, indexed by page within n.
 func (t *Tree) col(n *node, c int) []uint32 {
-	lo := int(n.room)*t.pt + c*int(n.room) + int(n.off)
+	lo := granuleWords + c*int(n.room) + int(n.off)
 	return n.strip[lo : lo+int(n.pages)]
 }
 
@@ -158,15 +124,24 @@ func (t *Tree) shrink(n *node, pages int) {
 	}
 }
 
-// thin copies n's pages out of a strip that is mostly unused, so that memory follows the pages.
+// thin makes memory follow the pages. A strip that n has to itself is cut behind n's last page, where it is; one of which then still more
+// than half is unused is left for a smaller one. Pinned nodes stay as they are, because tokens may be read without the lock.
 func (t *Tree) thin(n *node) {
-	if n.room < 16 || n.pages == 0 || *n.strip.live()*2 >= uint32(n.room) {
+	if n.pages == 0 || n.anyPin() {
+		return
+	}
+	if *n.strip.live() == uint32(n.pages) {
+		if words := t.stripWords(int(n.room), int(n.off+n.pages)); words+4*granuleWords <= len(n.strip) {
+			n.strip = t.strips.trim(n.strip, words)
+		}
+	}
+	if least := t.stripWords(0, 0) + int(*n.strip.live())*(t.cols+t.pt); 2*least > len(n.strip) || n.room < 16 {
 		return
 	}
 	s := t.newStrip(int(n.pages))
-	copy(s, t.tokens(n))
+	copy(s[t.stripWords(int(n.pages), 0):], t.tokens(n))
 	for c := range t.cols {
-		copy(s[t.room(s)*(t.pt+c):], t.col(n, c))
+		copy(s[granuleWords+c*int(n.pages):], t.col(n, c))
 	}
 	t.unuse(n.strip, int(n.pages))
 	t.setStrip(n, s, 0, int(n.pages))

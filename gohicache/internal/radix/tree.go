@@ -32,7 +32,7 @@ type Tree struct {
 	version  uint64 // changes with every structural change
 	spaces   map[Namespace]*node
 	kids     childTable
-	spares   spares
+	strips   stripHeap
 	slab     slab
 	orders   []order
 	ledgers  []ledger

@@ -8,6 +8,7 @@ import (
 )
 
 // The request loops as Go benchmarks, an operation a run over the first prompts of the conversation trace, for profiles and comparisons of builds.
+// The best run by CPU time is what a busy machine still says something by.
 
 func benchmarkPrompts(b *testing.B, limit int) [][]uint32 {
 	b.Helper()
@@ -21,16 +22,19 @@ func benchmarkPrompts(b *testing.B, limit int) [][]uint32 {
 
 func BenchmarkTreeLoop(b *testing.B) {
 	prompts := benchmarkPrompts(b, 3000)
+	best := 0.0
 	for b.Loop() {
 		l, err := newTreeLoop(pageTokens, capacityToken, false, nil)
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := eachPrompt(prompts, capacityToken, l.request); err != nil {
+		d, err := processTime(func() error { return eachPrompt(prompts, capacityToken, l.request) })
+		if err != nil {
 			b.Fatal(err)
 		}
+		best = max(best, float64(l.tokens)/d.Seconds()/1e6)
 	}
-	b.ReportMetric(float64(countTokens(prompts))*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mtok/s")
+	b.ReportMetric(best, "best-Mtok/cpu-s")
 }
 
 func BenchmarkStackLoop(b *testing.B) {
@@ -41,15 +45,17 @@ func BenchmarkStackLoop(b *testing.B) {
 		window int
 	}{{"full-null", hicache.Null, 0}, {"window-null", hicache.Null, 4096}, {"window-cpu", hicache.CPU, 4096}} {
 		b.Run(c.name, func(b *testing.B) {
-			requests := 0
+			requests, tokens := 0.0, 0.0
 			for b.Loop() {
-				n, _, err := runStack(context.Background(), &Settings{}, c.device, prompts, pageTokens, capacityToken, c.window, capacityToken/4)
+				n, d, err := runStack(context.Background(), &Settings{}, c.device, prompts, pageTokens, capacityToken, c.window, capacityToken/4)
 				if err != nil {
 					b.Fatal(err)
 				}
-				requests += n.requests
+				requests = max(requests, perSecond(float64(n.requests), d))
+				tokens = max(tokens, float64(n.tokens)/d.Seconds()/1e6)
 			}
-			b.ReportMetric(float64(requests)/b.Elapsed().Seconds(), "req/s")
+			b.ReportMetric(requests, "best-req/cpu-s")
+			b.ReportMetric(tokens, "best-Mtok/cpu-s")
 		})
 	}
 }
