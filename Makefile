@@ -15,7 +15,7 @@ VERSION    := 0.1.0
 export HICACHE_LIBRARY ?= $(CURDIR)/$(BUILD)/libhicache.so
 
 .PHONY: all help lib bin demo test bench engine-bench lint tidy install clean format
-.PHONY: test-c test-device test-go test-cgo test-race test-cli test-bindings test-abi test-docs sabotage asan tsan soak cuda h200
+.PHONY: test-c test-device test-go test-cgo test-race test-cli test-modules test-bindings test-abi test-docs sabotage asan tsan soak cuda h200
 
 all: lib bin ## Build build/libhicache.so and bin/hicache
 
@@ -37,7 +37,7 @@ demo: lib bin ## Replay a chat workload through device, host and file tiers on t
 DEMO_FLAGS = --workload chat --geometry gemma-3-27b --scale 256 --device 40000tok --host 200000tok \
 	--storage out/demo/store:32MiB --concurrency 4 --limit 1200 --verify all --seed 1 --report out/demo.html
 
-test: lib bin test-abi test-c test-device test-go test-cgo test-race test-cli sabotage test-bindings asan tsan ## Everything that CI runs but lint, demo and cuda
+test: lib bin test-abi test-c test-device test-go test-cgo test-race test-cli test-modules sabotage test-bindings asan tsan ## Everything that CI runs but lint, demo and cuda
 
 test-abi: ## Generated declarations are current; the header compiles alone as C11 and C++17
 	$(GO) run ./ffi/abigen -check
@@ -66,6 +66,11 @@ test-race: lib ## Go tests under the race detector
 
 test-cli: lib bin ## Tests of the command
 	cd $(CLI) && CGO_ENABLED=0 $(GO) test ./...
+
+test-modules: lib ## Tests of the modules with dependencies of their own
+	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) test ./...) || exit 1; done
+
+MODULES = gohicache/events/zmq
 
 sabotage: bin ## Deliberately broken builds must be caught
 	@$(CONFIGURE) -B build-sabotage -DHICACHE_TESTS=OFF -DHICACHE_SABOTAGE=ON >/dev/null

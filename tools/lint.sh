@@ -10,12 +10,13 @@ pick() { for name in "$@"; do command -v "$name" 2>/dev/null && return; done; }
 unformatted=$(gofmt -l $(git ls-files '*.go'))
 if [ -n "$unformatted" ]; then echo "lint: gofmt would change:"; echo "$unformatted"; failed=1; fi
 run go vet ./...
-(cd gohicache/cmd/hicache && run go vet ./... && exit $failed) || failed=1
+modules=$(git ls-files '*go.mod' | grep / | xargs -n 1 dirname)
+for module in $modules; do (cd "$module" && run go vet ./... && exit $failed) || failed=1; done
 
 staticcheck=$(pick staticcheck "$(go env GOPATH)/bin/staticcheck")
 if [ -n "$staticcheck" ]; then
   run "$staticcheck" ./...
-  (cd gohicache/cmd/hicache && run "$staticcheck" ./... && exit $failed) || failed=1
+  for module in $modules; do (cd "$module" && run "$staticcheck" ./... && exit $failed) || failed=1; done
 else missing staticcheck; fi
 
 format=$(pick clang-format clang-format-14 clang-format-15 clang-format-16)
