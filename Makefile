@@ -15,7 +15,7 @@ VERSION    := 0.1.0
 export HICACHE_LIBRARY ?= $(CURDIR)/$(BUILD)/libhicache.so
 
 .PHONY: all help lib bin demo test bench engine-bench lint tidy install clean format
-.PHONY: test-c test-device test-go test-cgo test-race test-cli test-modules test-bindings test-abi test-docs sabotage asan tsan soak cuda h200
+.PHONY: test-c test-device test-go test-cgo test-race test-cli test-modules test-bindings test-abi test-docs sabotage asan tsan soak cuda test-profiler h200
 
 all: lib bin ## Build build/libhicache.so and bin/hicache
 
@@ -117,6 +117,11 @@ cuda: ## Fetch nvcc from PyPI into .cuda/ and build build-cuda/libhicache.so wit
 	PYTHON=$(PYTHON) tools/fetch_nvcc.sh
 	@$(CONFIGURE) -B build-cuda -DHICACHE_TESTS=ON >/dev/null
 	@$(CMAKE) --build build-cuda -j $(JOBS) --target hicache hicache_test_kernels
+
+test-profiler: ## What a profiler sees of the library's ranges; needs NVTX's headers (make cuda fetches them)
+	@$(CONFIGURE) -B build-cuda -DHICACHE_TESTS=ON >/dev/null
+	@$(CMAKE) --build build-cuda -j $(JOBS) --target hicache_profiler_tests
+	NVTX_INJECTION64_PATH=$(CURDIR)/build-cuda/libcounting_profiler.so build-cuda/hicache_profiler_tests --gtest_brief=1
 
 h200: cuda ## Pack the device tests and the bench into out/h200, to be run on a machine with a GPU by out/h200/h200_run.sh
 	BUILD=build-cuda JOBS=$(JOBS) tools/h200_pack.sh

@@ -8,6 +8,7 @@
 #include "backend_fault.hpp"
 #include "backend_null.hpp"
 #include "id_translate.hpp"
+#include "profiler.hpp"
 #ifdef HICACHE_WITH_CUDA
 #include "backend_cuda.hpp"
 #endif
@@ -18,6 +19,7 @@ namespace hicache {
 
 Status Engine::TierMover::move_pages(std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done,
                                      ErrorDetail *error) {
+  const ProfilerRange range(HICACHE_RANGE_COMPACTION, moves.size());
   if (tier_ == Tier::kDevice && engine_->transfers_->in_flight() > 0) engine_->moves_during_transfer_ += moves.size();
   return engine_->backend_->move_pages(tier_, moves, waits, done, error);
 }

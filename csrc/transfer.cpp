@@ -6,6 +6,7 @@
 
 #include "backend_cpu.hpp"
 #include "id_translate.hpp"
+#include "profiler.hpp"
 #include "slot_map.hpp"
 
 namespace hicache {
@@ -254,6 +255,7 @@ void TransferTable::submit(const hicache_transfer_t &transfer, uint32_t directio
   unread_++;
   in_flight_.fetch_add(1, std::memory_order_acq_rel);
   ring_.begin(slot, after);
+  ticket.range = profiler_range_start(direction == HICACHE_H2D ? HICACHE_RANGE_LOAD : HICACHE_RANGE_BACK_UP, job.page_count);
   parties_.backend->submit(job);
 }
 
@@ -261,6 +263,7 @@ void TransferTable::submit(const hicache_transfer_t &transfer, uint32_t directio
 
 void TransferTable::finished(TransferJob &job) {
   const bool up = job.direction == HICACHE_D2H;
+  profiler_range_end(tickets_[job.slot].range);
   if (job.status == HICACHE_OK) {
     moved_bytes_[up].fetch_add(job.bytes, std::memory_order_relaxed);
     moved_pages_[up].fetch_add(job.page_count, std::memory_order_relaxed);

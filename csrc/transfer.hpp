@@ -87,6 +87,7 @@ private:
     PinList host_pins;
     CopyChunk *chunks = nullptr;
     uint64_t user = 0;
+    uint64_t range = 0; // A profiler's, from submission to the end of the copies.
     uint32_t generation = 0;
     uint32_t waiters = 0; // Blocked in layer_wait.
     State state = State::kFree;

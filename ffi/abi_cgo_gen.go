@@ -100,6 +100,12 @@ package ffi
 #cgo nocallback go_hicache_fault_run
 #cgo noescape go_hicache_fault_hold
 #cgo nocallback go_hicache_fault_hold
+#cgo noescape go_hicache_profiler_listens
+#cgo nocallback go_hicache_profiler_listens
+#cgo noescape go_hicache_range_start
+#cgo nocallback go_hicache_range_start
+#cgo noescape go_hicache_range_end
+#cgo nocallback go_hicache_range_end
 #cgo noescape go_hicache_abi_layout
 #cgo nocallback go_hicache_abi_layout
 
@@ -285,6 +291,18 @@ static int32_t go_hicache_fault_run(uintptr_t f, uintptr_t a0, uint32_t a1, uint
 
 static int32_t go_hicache_fault_hold(uintptr_t f, uintptr_t a0, uint32_t a1, uint32_t a2, uintptr_t a3) {
   return ((int32_t (*)(void *, uint32_t, uint32_t, void *))f)((void *)a0, a1, a2, (void *)a3);
+}
+
+static uint32_t go_hicache_profiler_listens(uintptr_t f) {
+  return ((uint32_t (*)(void))f)();
+}
+
+static uint64_t go_hicache_range_start(uintptr_t f, uint32_t a0, uint64_t a1) {
+  return ((uint64_t (*)(uint32_t, uint64_t))f)(a0, a1);
+}
+
+static void go_hicache_range_end(uintptr_t f, uint64_t a0) {
+  return ((void (*)(uint64_t))f)(a0);
 }
 
 static uint32_t go_hicache_abi_layout(uintptr_t f, uint32_t a0, uintptr_t a1, uintptr_t a2) {
@@ -583,6 +601,18 @@ func (t *table) callFaultRun(f *frame, engine uintptr, count uint32, layers uint
 func (t *table) callFaultHold(f *frame, engine uintptr, hold uint32, failNext uint32, errorOut unsafe.Pointer) Status {
 	f.hold[0] = errorOut
 	return Status(C.go_hicache_fault_hold(C.uintptr_t(t.fnFaultHold), C.uintptr_t(engine), C.uint32_t(hold), C.uint32_t(failNext), C.uintptr_t(uintptr(errorOut))))
+}
+
+func (t *table) callProfilerListens(f *frame) uint32 {
+	return uint32(C.go_hicache_profiler_listens(C.uintptr_t(t.fnProfilerListens)))
+}
+
+func (t *table) callRangeStart(f *frame, activity uint32, pageCount uint64) uint64 {
+	return uint64(C.go_hicache_range_start(C.uintptr_t(t.fnRangeStart), C.uint32_t(activity), C.uint64_t(pageCount)))
+}
+
+func (t *table) callRangeEnd(f *frame, rangeID uint64) {
+	C.go_hicache_range_end(C.uintptr_t(t.fnRangeEnd), C.uint64_t(rangeID))
 }
 
 func (t *table) callABILayout(f *frame, index uint32, nameOut unsafe.Pointer, valueOut unsafe.Pointer) uint32 {

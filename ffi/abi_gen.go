@@ -244,6 +244,20 @@ const (
 	PageStatePinned PageState = 128
 )
 
+const (
+	RangeMatch = 0
+	RangePlan  = 1
+	// From the call to the last byte; the library's own.
+	RangeLoad = 2
+	// Likewise.
+	RangeBackUp = 3
+	// The library's own.
+	RangeCompaction   = 4
+	RangeStorageRead  = 5
+	RangeStorageWrite = 6
+	RangeCount        = 7
+)
+
 // statusNames are the names as the header writes them.
 var statusNames = map[Status]string{
 	StatusOK:              "OK",
@@ -963,6 +977,9 @@ type table struct {
 	fnVerify           uintptr
 	fnFaultRun         uintptr
 	fnFaultHold        uintptr
+	fnProfilerListens  uintptr
+	fnRangeStart       uintptr
+	fnRangeEnd         uintptr
 	fnABILayout        uintptr
 }
 
@@ -1015,6 +1032,9 @@ func (t *table) symbols() []symbol {
 		{"hicache_verify", &t.fnVerify},
 		{"hicache_fault_run", &t.fnFaultRun},
 		{"hicache_fault_hold", &t.fnFaultHold},
+		{"hicache_profiler_listens", &t.fnProfilerListens},
+		{"hicache_range_start", &t.fnRangeStart},
+		{"hicache_range_end", &t.fnRangeEnd},
 		{"hicache_abi_layout", &t.fnABILayout},
 	}
 }

@@ -498,6 +498,21 @@ func (t *table) callFaultHold(f *frame, engine uintptr, hold uint32, failNext ui
 	return Status(syscallN(t.fnFaultHold, f.args[:4]))
 }
 
+func (t *table) callProfilerListens(f *frame) uint32 {
+	return uint32(syscallN(t.fnProfilerListens, f.args[:0]))
+}
+
+func (t *table) callRangeStart(f *frame, activity uint32, pageCount uint64) uint64 {
+	f.args[0] = uintptr(activity)
+	f.args[1] = uintptr(pageCount)
+	return uint64(syscallN(t.fnRangeStart, f.args[:2]))
+}
+
+func (t *table) callRangeEnd(f *frame, rangeID uint64) {
+	f.args[0] = uintptr(rangeID)
+	syscallN(t.fnRangeEnd, f.args[:1])
+}
+
 func (t *table) callABILayout(f *frame, index uint32, nameOut unsafe.Pointer, valueOut unsafe.Pointer) uint32 {
 	f.hold[0] = nameOut
 	f.hold[1] = valueOut

@@ -629,6 +629,24 @@ HICACHE_API hicache_status_t hicache_fault_run(hicache_engine_t *engine, uint32_
 // transfers fail.
 HICACHE_API hicache_status_t hicache_fault_hold(hicache_engine_t *engine, uint32_t hold, uint32_t fail_next, hicache_error_t *error);
 
+// ---- Ranges for a profiler ----
+
+#define HICACHE_RANGE_MATCH 0u
+#define HICACHE_RANGE_PLAN 1u
+#define HICACHE_RANGE_LOAD 2u       // From the call to the last byte; the library's own.
+#define HICACHE_RANGE_BACK_UP 3u    // Likewise.
+#define HICACHE_RANGE_COMPACTION 4u // The library's own.
+#define HICACHE_RANGE_STORAGE_READ 5u
+#define HICACHE_RANGE_STORAGE_WRITE 6u
+#define HICACHE_RANGE_COUNT 7u
+
+// 1 when an NVTX tool such as Nsight Systems listens to this process, else 0. Needs no engine; any thread.
+HICACHE_API uint32_t hicache_profiler_listens(void);
+// Starts a range of the NVTX domain "hicache" that is named after its activity (HICACHE_RANGE_*), has page_count as its payload and may end on
+// another thread. 0 when nobody listens (then it costs a load) or the activity is unknown; ending 0 does nothing.
+HICACHE_API uint64_t hicache_range_start(uint32_t activity, uint64_t page_count);
+HICACHE_API void hicache_range_end(uint64_t range_id);
+
 // Sizes and offsets as this library was compiled, for binding tests: entry i is "struct.field" (or "struct" for its size). Returns
 // the number of entries; name_out and value_out may be NULL.
 HICACHE_API uint32_t hicache_abi_layout(uint32_t index, const char **name_out, uint64_t *value_out);

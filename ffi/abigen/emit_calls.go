@@ -52,10 +52,14 @@ func emitPurego(h *Header) []byte {
 			fmt.Fprintf(&b, "\tf.args[%d] = %s\n", i, name)
 		}
 		call := fmt.Sprintf("syscallN(t.%s, f.args[:%d])", goFunction(f), len(f.Params))
-		if r := callResult(h, f); r != "uintptr" {
-			call = fmt.Sprintf("%s(%s)", r, call)
+		switch r := callResult(h, f); r {
+		case "": // void
+			fmt.Fprintf(&b, "\t%s\n}\n", call)
+		case "uintptr":
+			fmt.Fprintf(&b, "\treturn %s\n}\n", call)
+		default:
+			fmt.Fprintf(&b, "\treturn %s(%s)\n}\n", r, call)
 		}
-		fmt.Fprintf(&b, "\treturn %s\n}\n", call)
 	}
 	return gofmt(b.Bytes())
 }
@@ -107,7 +111,11 @@ func emitCgo(h *Header) []byte {
 				args = append(args, "C."+cgoType(h, p.Type)+"("+goParam(p)+")")
 			}
 		}
-		fmt.Fprintf(&b, "\treturn %s(C.go_%s(%s))\n}\n", callResult(h, f), f.Name, strings.Join(args, ", "))
+		call := fmt.Sprintf("C.go_%s(%s)", f.Name, strings.Join(args, ", "))
+		if r := callResult(h, f); r != "" {
+			call = fmt.Sprintf("return %s(%s)", r, call)
+		}
+		fmt.Fprintf(&b, "\t%s\n}\n", call)
 	}
 	return gofmt(b.Bytes())
 }

@@ -69,7 +69,11 @@ func emitPython(h *Header) []byte {
 		for _, p := range f.Params {
 			params = append(params, pythonType(h, p.Type))
 		}
-		fmt.Fprintf(&b, "    (%q, %s, [%s]),\n", f.Name, pythonType(h, f.Result), strings.Join(params, ", "))
+		result := "None"
+		if f.Result != "void" {
+			result = pythonType(h, f.Result)
+		}
+		fmt.Fprintf(&b, "    (%q, %s, [%s]),\n", f.Name, result, strings.Join(params, ", "))
 	}
 	b.WriteString("]\n")
 	return b.Bytes()

@@ -110,6 +110,9 @@ func rustSignature(h *Header, f Function) string {
 	for _, p := range f.Params {
 		params = append(params, p.Name+": "+rustType(h, p.Type))
 	}
+	if f.Result == "void" {
+		return fmt.Sprintf("(%s)", strings.Join(params, ", "))
+	}
 	return fmt.Sprintf("(%s) -> %s", strings.Join(params, ", "), rustType(h, f.Result))
 }
 

@@ -116,6 +116,17 @@ HICACHE_PAGE_RESERVED = 4
 HICACHE_PAGE_QUARANTINED = 5
 # Flag on LIVE, RESERVED and QUARANTINED.
 HICACHE_PAGE_PINNED = 128
+HICACHE_RANGE_MATCH = 0
+HICACHE_RANGE_PLAN = 1
+# From the call to the last byte; the library's own.
+HICACHE_RANGE_LOAD = 2
+# Likewise.
+HICACHE_RANGE_BACK_UP = 3
+# The library's own.
+HICACHE_RANGE_COMPACTION = 4
+HICACHE_RANGE_STORAGE_READ = 5
+HICACHE_RANGE_STORAGE_WRITE = 6
+HICACHE_RANGE_COUNT = 7
 
 STATUS_NAMES = {
     0: "OK",
@@ -916,5 +927,8 @@ PROTOTYPES = [
     ("hicache_verify", c_int32, [c_void_p, POINTER(c_char), c_size_t, POINTER(hicache_error_t)]),
     ("hicache_fault_run", c_int32, [c_void_p, c_uint32, c_uint32, POINTER(c_uint32), POINTER(hicache_error_t)]),
     ("hicache_fault_hold", c_int32, [c_void_p, c_uint32, c_uint32, POINTER(hicache_error_t)]),
+    ("hicache_profiler_listens", c_uint32, []),
+    ("hicache_range_start", c_uint64, [c_uint32, c_uint64]),
+    ("hicache_range_end", None, [c_uint64]),
     ("hicache_abi_layout", c_uint32, [c_uint32, POINTER(c_char_p), POINTER(c_uint64)]),
 ]

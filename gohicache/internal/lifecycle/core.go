@@ -61,6 +61,7 @@ type Core struct {
 	pumpBuf     []ffi.Completion
 	stop        context.CancelFunc // ends background work
 	background  context.Context
+	profiled    bool // somebody looks at ranges
 }
 
 // Open opens the engine and builds the tree.
@@ -69,7 +70,8 @@ func Open(cfg Config) (*Core, error) {
 	if err != nil {
 		return nil, fromEngine(err)
 	}
-	c := &Core{cfg: cfg, eng: eng, log: cfg.Logger, turn: make(chan struct{}, 1), pollEnd: make(chan struct{})}
+	c := &Core{cfg: cfg, eng: eng, log: cfg.Logger, turn: make(chan struct{}, 1), pollEnd: make(chan struct{}),
+		profiled: eng.Library().ProfilerListens()}
 	c.background, c.stop = context.WithCancel(context.Background())
 	if err := c.build(); err != nil {
 		c.stop()

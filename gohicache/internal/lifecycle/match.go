@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/gohicache/internal/radix"
 )
 
@@ -81,6 +82,7 @@ func (c *Core) askFor(tokens []uint32, request *MatchRequest, deviceOnly bool) *
 	if request.Retain == 0 {
 		o.Priority = request.Priority
 	}
+	defer c.ended(c.began(ffi.ActivityMatch, c.pagesOf(len(tokens))))
 	c.tree.Match(request.Namespace, tokens, o, &a.m)
 	a.path, a.storage, a.deviceOnly, a.starved = c.newPin(a.m.Pin), 0, deviceOnly, false
 	a.refs.Store(1)

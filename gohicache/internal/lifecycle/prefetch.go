@@ -376,6 +376,7 @@ func (s *storer) readBatch(ctx context.Context, pool int, pages []ids.HostPage, 
 		return 0
 	}
 	errs := make([]error, len(b.keys))
+	defer s.c.ended(s.c.began(ffi.ActivityStorageRead, len(b.keys)))
 	if err := s.guard(func() error { return s.store.Get(ctx, b.keys, b.bytes, errs) }); err != nil {
 		if ctx.Err() == nil {
 			s.fault("read", err)

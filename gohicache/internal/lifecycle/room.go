@@ -106,6 +106,11 @@ func (c *Core) demandQuotas(demands []ffi.Demand) bool {
 // evictDevice gives up scratch.want device pages. It returns how many went, and the back-ups that have to end before more do (write_back). Where
 // the host has no room for those it tries fewer pages; only if it can take none at all are pages dropped, so that eviction makes progress.
 func (c *Core) evictDevice(cause radix.Cause) (ops []*operation, gone int) {
+	pages := 0
+	for _, n := range c.scratch.want {
+		pages += n
+	}
+	defer c.ended(c.began(ffi.ActivityPlan, pages))
 	unbacked := radix.Drop
 	if c.policy() == WriteBack && c.cfg.HostBytes > 0 {
 		unbacked = radix.Back

@@ -233,6 +233,7 @@ func (s *storer) writeBatch(job *storeJob, from, to int) (int, error) {
 		}
 	}
 	errs := make([]error, len(b.keys))
+	defer s.c.ended(s.c.began(ffi.ActivityStorageWrite, len(b.keys)))
 	if err := s.guard(func() error { return s.store.Put(s.c.background, b.keys, b.bytes, errs) }); err != nil {
 		return 0, err
 	}

@@ -132,6 +132,17 @@ pub const HICACHE_PAGE_RESERVED: u8 = 4;
 pub const HICACHE_PAGE_QUARANTINED: u8 = 5;
 /// Flag on LIVE, RESERVED and QUARANTINED.
 pub const HICACHE_PAGE_PINNED: u8 = 128;
+pub const HICACHE_RANGE_MATCH: u32 = 0;
+pub const HICACHE_RANGE_PLAN: u32 = 1;
+/// From the call to the last byte; the library's own.
+pub const HICACHE_RANGE_LOAD: u32 = 2;
+/// Likewise.
+pub const HICACHE_RANGE_BACK_UP: u32 = 3;
+/// The library's own.
+pub const HICACHE_RANGE_COMPACTION: u32 = 4;
+pub const HICACHE_RANGE_STORAGE_READ: u32 = 5;
+pub const HICACHE_RANGE_STORAGE_WRITE: u32 = 6;
+pub const HICACHE_RANGE_COUNT: u32 = 7;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1144,6 +1155,12 @@ pub struct Api {
     /// Holds transfers submitted from now on (1), or holds no more and releases those that are held (0); fail_next makes the next `fail_next`
     /// transfers fail.
     pub hicache_fault_hold: unsafe extern "C" fn(engine: *mut hicache_engine_t, hold: u32, fail_next: u32, error: *mut hicache_error_t) -> hicache_status_t,
+    /// 1 when an NVTX tool such as Nsight Systems listens to this process, else 0. Needs no engine; any thread.
+    pub hicache_profiler_listens: unsafe extern "C" fn() -> u32,
+    /// Starts a range of the NVTX domain "hicache" that is named after its activity (HICACHE_RANGE_*), has page_count as its payload and may end on
+    /// another thread. 0 when nobody listens (then it costs a load) or the activity is unknown; ending 0 does nothing.
+    pub hicache_range_start: unsafe extern "C" fn(activity: u32, page_count: u64) -> u64,
+    pub hicache_range_end: unsafe extern "C" fn(range_id: u64),
     /// Sizes and offsets as this library was compiled, for binding tests: entry i is "struct.field" (or "struct" for its size). Returns
     /// the number of entries; name_out and value_out may be NULL.
     pub hicache_abi_layout: unsafe extern "C" fn(index: u32, name_out: *mut *const c_char, value_out: *mut u64) -> u32,
@@ -1198,6 +1215,9 @@ extern "C" {
     pub fn hicache_verify(engine: *mut hicache_engine_t, report: *mut c_char, report_bytes: usize, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_fault_run(engine: *mut hicache_engine_t, count: u32, layers: u32, ran_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_fault_hold(engine: *mut hicache_engine_t, hold: u32, fail_next: u32, error: *mut hicache_error_t) -> hicache_status_t;
+    pub fn hicache_profiler_listens() -> u32;
+    pub fn hicache_range_start(activity: u32, page_count: u64) -> u64;
+    pub fn hicache_range_end(range_id: u64);
     pub fn hicache_abi_layout(index: u32, name_out: *mut *const c_char, value_out: *mut u64) -> u32;
 }
 
@@ -1252,6 +1272,9 @@ impl Api {
             hicache_verify,
             hicache_fault_run,
             hicache_fault_hold,
+            hicache_profiler_listens,
+            hicache_range_start,
+            hicache_range_end,
             hicache_abi_layout,
         }
     }
@@ -1317,6 +1340,9 @@ impl Api {
             hicache_verify: symbol!(c"hicache_verify"),
             hicache_fault_run: symbol!(c"hicache_fault_run"),
             hicache_fault_hold: symbol!(c"hicache_fault_hold"),
+            hicache_profiler_listens: symbol!(c"hicache_profiler_listens"),
+            hicache_range_start: symbol!(c"hicache_range_start"),
+            hicache_range_end: symbol!(c"hicache_range_end"),
             hicache_abi_layout: symbol!(c"hicache_abi_layout"),
         })
     }
