@@ -70,7 +70,7 @@ test-cli: lib bin ## Tests of the command
 test-modules: lib ## Tests of the modules with dependencies of their own
 	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) test ./...) || exit 1; done
 
-MODULES = gohicache/events/zmq
+MODULES = gohicache/events/zmq gohicache/metrics/prometheus
 
 sabotage: bin ## Deliberately broken builds must be caught
 	@$(CONFIGURE) -B build-sabotage -DHICACHE_TESTS=OFF -DHICACHE_SABOTAGE=ON >/dev/null

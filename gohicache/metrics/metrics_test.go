@@ -89,3 +89,32 @@ func TestPrometheusHasEveryField(t *testing.T) {
 		}
 	}
 }
+
+// TestPoolFamiliesHaveEveryField sets each field of PoolStats alone and expects exactly one sample to change.
+func TestPoolFamiliesHaveEveryField(t *testing.T) {
+	values := func(s PoolStats) (out []float64) {
+		for _, f := range PoolFamilies([]Pool{{Name: "full", Tier: "device", PoolStats: s}}) {
+			for _, x := range f.Samples {
+				out = append(out, x.Value)
+			}
+		}
+		return out
+	}
+	zero, of := values(PoolStats{}), reflect.TypeFor[PoolStats]()
+	if of.NumField() != len(zero) {
+		t.Errorf("%d fields, %d samples", of.NumField(), len(zero))
+	}
+	for i := range of.NumField() {
+		var s PoolStats
+		reflect.ValueOf(&s).Elem().Field(i).SetUint(7)
+		changed := 0
+		for j, v := range values(s) {
+			if v != zero[j] {
+				changed++
+			}
+		}
+		if changed != 1 {
+			t.Errorf("%s changes %d samples", of.Field(i).Name, changed)
+		}
+	}
+}

@@ -6,38 +6,53 @@ import (
 	"io"
 )
 
-// A sample is one line of a metric: its labels and its value.
-type sample struct {
-	labels string // `tier="device"`, "" for none
-	value  float64
+// Label is a name and a value that tell the samples of a family apart.
+type Label struct{ Name, Value string }
+
+// Sample is one value of a family.
+type Sample struct {
+	Labels []Label
+	Value  float64
 }
 
-// family is one metric in the exposition format of Prometheus.
-type family struct {
-	name, kind, help string
-	samples          []sample
+// Kind is what a family measures, as Prometheus names it.
+type Kind string
+
+const (
+	Counter Kind = "counter"
+	Gauge   Kind = "gauge"
+	Summary Kind = "summary" // the samples are quantiles
+)
+
+// Family is one metric.
+type Family struct {
+	Name, Help string
+	Kind       Kind
+	Samples    []Sample
+	Count      uint64 // Of a summary: how many, and their sum in seconds.
+	Sum        float64
 }
 
-func counter(name, help string, value uint64) family {
-	return family{name, "counter", help, []sample{{"", float64(value)}}}
+func counter(name, help string, value uint64) Family {
+	return Family{Name: name, Kind: Counter, Help: help, Samples: []Sample{{nil, float64(value)}}}
 }
 
-func gauge(name, help string, value float64) family {
-	return family{name, "gauge", help, []sample{{"", value}}}
+func gauge(name, help string, value float64) Family {
+	return Family{Name: name, Kind: Gauge, Help: help, Samples: []Sample{{nil, value}}}
 }
 
-func byTier(name, help string, c TierCount) family {
-	return family{name, "counter", help, []sample{
-		{`tier="device"`, float64(c.Device)}, {`tier="host"`, float64(c.Host)}, {`tier="storage"`, float64(c.Storage)}}}
+func byTier(name, help string, c TierCount) Family {
+	sample := func(tier string, value uint64) Sample { return Sample{[]Label{{"tier", tier}}, float64(value)} }
+	return Family{Name: name, Kind: Counter, Help: help, Samples: []Sample{sample("device", c.Device), sample("host", c.Host), sample("storage", c.Storage)}}
 }
 
-// families lists every field of Stats as a metric; a test compares the two.
-func families(s *Stats) []family {
+// Families lists every field of Stats as a metric, in a fixed order.
+func Families(s *Stats) []Family {
 	degraded := 0.0
 	if s.Degraded != "" {
 		degraded = 1
 	}
-	return []family{
+	return []Family{
 		counter("hicache_matches_total", "Look-ups.", s.Matches),
 		counter("hicache_loads_total", "Leases and sequences begun.", s.Loads),
 		counter("hicache_inserts_total", "Inserts.", s.Inserts),
@@ -91,28 +106,62 @@ func families(s *Stats) []family {
 	}
 }
 
-func summary(name, help string, h *Histogram) family {
-	f := family{name, "summary", help, nil}
+func summary(name, help string, h *Histogram) Family {
+	f := Family{Name: name, Kind: Summary, Help: help, Count: h.Count, Sum: h.Sum.Seconds()}
 	for _, q := range []float64{.5, .9, .99} {
-		f.samples = append(f.samples, sample{fmt.Sprintf("quantile=%q", fmt.Sprint(q)), h.Quantile(q).Seconds()})
+		f.Samples = append(f.Samples, Sample{[]Label{{"quantile", fmt.Sprint(q)}}, h.Quantile(q).Seconds()})
 	}
 	return f
 }
 
-// WritePrometheus writes the counters in the text exposition format of Prometheus, for a handler of a server's own /metrics page.
+// Pool are the gauges of one pool on one tier.
+type Pool struct {
+	Name, Tier string
+	PoolStats
+}
+
+// PoolFamilies lists every field of PoolStats as a metric, for all pools.
+func PoolFamilies(pools []Pool) []Family {
+	pages := Family{Name: "hicache_pool_pages", Kind: Gauge, Help: "Pages of a pool on a tier, by state; the states overlap."}
+	bounds := Family{Name: "hicache_pool_span_place", Kind: Gauge, Help: "First place of a pool in its arena, and the one after its last."}
+	gaps := Family{Name: "hicache_pool_gap_bytes", Kind: Gauge, Help: "Room between a pool and its neighbours in the arena."}
+	for i := range pools {
+		p := &pools[i]
+		at := func(name, value string) []Label {
+			return []Label{{"pool", p.Name}, {"tier", p.Tier}, {name, value}}
+		}
+		for _, s := range []struct {
+			state string
+			n     uint64
+		}{{"live", p.Live}, {"hole", p.Holes}, {"reserved", p.Reserved}, {"quarantined", p.Quarantined}, {"pinned", p.Pinned}, {"free_id", p.FreeVirtualPages},
+			{"available", p.Available}, {"schedulable", p.Schedulable}, {"cached", p.Cached}, {"evictable", p.Evictable}} {
+			pages.Samples = append(pages.Samples, Sample{at("state", s.state), float64(s.n)})
+		}
+		bounds.Samples = append(bounds.Samples, Sample{at("end", "low"), float64(p.SpanLow)}, Sample{at("end", "high"), float64(p.SpanHigh)})
+		gaps.Samples = append(gaps.Samples, Sample{at("side", "low"), float64(p.GapLowBytes)}, Sample{at("side", "high"), float64(p.GapHighBytes)})
+	}
+	return []Family{pages, bounds, gaps}
+}
+
+// WritePrometheus writes the counters in the text exposition format of Prometheus, for a handler of a server's own /metrics page. Package
+// prometheus beside this one is a collector for those who use Prometheus's own client.
 func WritePrometheus(w io.Writer, s *Stats) error {
 	b := bufio.NewWriter(w)
-	for _, f := range families(s) {
-		fmt.Fprintf(b, "# HELP %s %s\n# TYPE %s %s\n", f.name, f.help, f.name, f.kind)
-		for _, x := range f.samples {
-			if x.labels != "" {
-				fmt.Fprintf(b, "%s{%s} %v\n", f.name, x.labels, x.value)
-			} else {
-				fmt.Fprintf(b, "%s %v\n", f.name, x.value)
+	for _, f := range Families(s) {
+		fmt.Fprintf(b, "# HELP %s %s\n# TYPE %s %s\n", f.Name, f.Help, f.Name, f.Kind)
+		for _, x := range f.Samples {
+			b.WriteString(f.Name)
+			for i, l := range x.Labels {
+				b.WriteString([]string{"{", ","}[min(i, 1)])
+				fmt.Fprintf(b, "%s=%q", l.Name, l.Value)
 			}
+			if len(x.Labels) > 0 {
+				b.WriteByte('}')
+			}
+			fmt.Fprintf(b, " %v\n", x.Value)
 		}
-		if f.kind == "summary" {
-			fmt.Fprintf(b, "%s_sum %v\n%s_count %v\n", f.name, s.Submit.Sum.Seconds(), f.name, s.Submit.Count)
+		if f.Kind == Summary {
+			fmt.Fprintf(b, "%s_sum %v\n%s_count %v\n", f.Name, f.Sum, f.Name, f.Count)
 		}
 	}
 	return b.Flush()

@@ -33,7 +33,7 @@ type load struct {
 func open(t testing.TB, seed uint64) *load {
 	t.Helper()
 	c, err := hicache.Open(ctx, &hicache.Options{Device: hicache.Null, DeviceBytes: 48 << 10, HostBytes: 64 << 10, PageTokens: 4, Events: true,
-		Pools: []hicache.PoolOptions{{Role: hicache.Full, Layers: []int{0}, LayerBytes: 64}, {Role: hicache.SWA, Layers: []int{1}, LayerBytes: 64, WindowTokens: 12}},
+		Pools:  []hicache.PoolOptions{{Role: hicache.Full, Layers: []int{0}, LayerBytes: 64}, {Role: hicache.SWA, Layers: []int{1}, LayerBytes: 64, WindowTokens: 12}},
 		Faults: &hicache.FaultOptions{Seed: seed, FailPPM: 10_000}})
 	if err != nil {
 		t.Fatal(err)

@@ -3,9 +3,11 @@ package lifecycle
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/gohicache/internal/policy"
 	"github.com/hicache/hicache/gohicache/internal/radix"
 	"github.com/hicache/hicache/gohicache/storage/file"
@@ -51,4 +53,19 @@ func TestPrefetchOfWhatIsThere(t *testing.T) {
 		t.Errorf("a prefetch of nothing: starved %v, %d pages", got.starved, got.m.Usable)
 	}
 	a.release()
+}
+
+// TestBugsAreCounted: what cannot happen is counted and logged; the end of the engine is none of it.
+func TestBugsAreCounted(t *testing.T) {
+	var log strings.Builder
+	c := &Core{log: slog.New(slog.NewTextHandler(&log, nil))}
+	c.bug("free", nil)
+	c.bug("free", ffi.ErrClosed)
+	if c.count.bugs.Load() != 0 {
+		t.Error("counted what is no bug")
+	}
+	c.bug("free", ffi.ErrStale)
+	if c.count.bugs.Load() != 1 || !strings.Contains(log.String(), "operation=free") {
+		t.Errorf("%d bugs, log %q", c.count.bugs.Load(), log.String())
+	}
 }
