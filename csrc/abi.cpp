@@ -222,7 +222,7 @@ hicache_status_t hicache_completion_poll(hicache_engine_t *engine, hicache_compl
     if (capacity > 0 && completions_out == nullptr) return null_argument(detail, "completions_out");
     *count_out = 0;
     if (on.transfers().ring().empty()) return HICACHE_OK;
-    std::lock_guard lock(on.mutex);
+    EngineLock lock(on);
     *count_out = on.transfers().read(completions_out, capacity);
     return HICACHE_OK;
   });

@@ -69,7 +69,7 @@ template <typename Fn> Status with_lock(const char *operation, hicache_engine *s
   if (status == HICACHE_OK) {
     try {
       Engine &engine = call.engine();
-      std::lock_guard lock(engine.mutex);
+      EngineLock lock(engine);
       if (engine.closing()) {
         status = fail(&detail, HICACHE_CLOSED, HICACHE_NO_POOL, "the engine is closing");
       } else {

@@ -28,7 +28,7 @@ hicache_status_t hicache_lease_acquire(hicache_engine_t *engine, const hicache_p
   return with_lock("lease_acquire", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     if (lease_out == nullptr) return null_argument(detail, "lease_out");
     if (Status status = check_page_lines(pages, pages_count, on.held_pages_max(), "pages", detail); status != HICACHE_OK) return status;
-    return on.device().lease_acquire({pages, pages_count}, lease_out, detail);
+    return on.lease_acquire({pages, pages_count}, lease_out, detail);
   });
 }
 

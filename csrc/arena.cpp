@@ -92,6 +92,26 @@ uint64_t Arena::table_bytes() const {
   return total;
 }
 
+// ---- The mirror ----
+
+Status Arena::publish_tables(ErrorDetail *error) {
+  State &s = *state_;
+  if (!s.mirrored) return HICACHE_OK;
+  constexpr uint32_t kRun = 1024;
+  uint32_t vpages[kRun], ppages[kRun];
+  for (Pool &pool : s.pools) {
+    while (!pool.changed.empty()) {
+      const uint32_t run = std::min(pool.changed.size(), kRun);
+      pool.changed.drain_from(0, run, vpages);
+      for (uint32_t i = 0; i < run; i++) ppages[i] = pool.table.mapped(vpages[i]) ? pool.table.v2p(vpages[i]) : HICACHE_NO_PAGE;
+      const Status status = s.mover->table_changed(pool.index, {vpages, run}, {ppages, run}, s.mirror_waits.marks(), error);
+      if (status != HICACHE_OK) return status;
+    }
+  }
+  s.mirror_waits.clear(0);
+  return HICACHE_OK;
+}
+
 // ---- Looking inside ----
 
 uint32_t Arena::place(uint32_t pool_number, uint32_t vpage) const {

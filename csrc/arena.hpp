@@ -18,6 +18,7 @@
 #include "ids.hpp"
 #include "mover.hpp"
 #include "status.hpp"
+#include "work_board.hpp"
 
 namespace hicache {
 
@@ -49,6 +50,10 @@ struct ArenaOptions {
   uint32_t engine_serial = 0;  // Mixed into ids, so that those of another engine are stale here.
   bool ignore_pins = false;    // HICACHE_SABOTAGE_IGNORE_PINS; only in builds with HICACHE_SABOTAGE.
   Mover *mover = nullptr;      // Borrowed; null moves tables only.
+  bool mirrored = false;       // The mover keeps a mirror of the virtual tables: see publish_tables.
+  // Borrowed. With a board the mover's work ends in any order, after its call: waits then name the mover's own marks too, and a host arena
+  // keeps fences. Without, it is done in the order asked for.
+  const WorkBoard *board = nullptr;
 };
 
 // A list of pinned pages of one holder, in the arena's entry slab. The engine keeps one per ticket and arena. Plain data; must go back
@@ -129,14 +134,19 @@ public:
   // ---- Leases and steps ----
 
   Status lease_acquire(std::span<const hicache_pages_t> pages, hicache_lease_t *lease_out, ErrorDetail *error);
-  // As lease_acquire, and writes the places of all pages in order (hicache_host_view).
-  Status lease_acquire_places(std::span<const hicache_pages_t> pages, uint32_t *places_out, hicache_lease_t *lease_out, ErrorDetail *error);
+  // As lease_acquire; writes the places of all pages in order to places_out (hicache_host_view) and, with a board, the fences on them to
+  // *waits. Either may be null.
+  Status lease_acquire_places(std::span<const hicache_pages_t> pages, uint32_t *places_out, hicache_lease_t *lease_out,
+                              std::span<const FenceMark> *waits, ErrorDetail *error);
   Status lease_release(hicache_lease_t lease, ErrorDetail *error);
   // `waits` (may be null) gets the fences of other streams on these pages, for which `stream` must wait on the device.
   Status step_open(uint64_t stream, std::span<const hicache_pages_t> pages, hicache_step_t *step_out, std::span<const FenceMark> *waits,
                    ErrorDetail *error);
   // *mark_out names the closed step: the engine records an event on the stream behind it.
   Status step_close(hicache_step_t step, FenceMark *mark_out, ErrorDetail *error);
+  // Tells the mover's mirror what has changed in the virtual tables since the last call: before a step, whose kernels may read it. Nothing
+  // without `mirrored`. O(changed names).
+  Status publish_tables(ErrorDetail *error);
   bool is_lease(uint64_t id) const; // A lease of this arena that is held now.
   bool is_step(uint64_t id) const;  // An open step of this arena.
   uint32_t lease_count() const;

@@ -29,6 +29,7 @@ uint32_t Arena::State::free_in_pool(Pool *pool, const uint32_t *vpages, uint32_t
       mapped[found] = vpages[done];
       found += pool->table.mapped(vpages[done]);
     }
+    for (uint32_t i = 0; mirrored && i < found; i++) collect_fence(*pool, pool->table.v2p(mapped[i]), &mirror_waits);
     const uint32_t freed = pool->live_become_holes(mapped, found, PageTable::kUnmapped);
     counters.pages_freed += found;
     counters.frees_quarantined += found - freed;

@@ -206,7 +206,7 @@ void Arena::State::set_up_place_tables() {
   }
   for (PlaceTable &table : places) {
     table.pins.assign(table.names.size(), 0);
-    if (!host) table.fences.assign(table.names.size(), PageFence{});
+    if (fenced()) table.fences.assign(table.names.size(), PageFence{});
   }
 }
 
@@ -218,6 +218,7 @@ void Arena::State::set_up_tables(const ArenaOptions &options) {
     const Pool &owner = pools[pool.owner];
     const uint32_t names = std::max(owner.names_grow ? owner.page_count_max : owner.id_count, 1u);
     pool.open_places(names, &places[pool.is_static ? static_places++ : 0]);
+    if (mirrored) pool.watch_names(names);
     if (!host) pool.table.bind_sink();
     pool.marks.assign((names + 63) / 64, 0);
     if (pool.owns_ids()) pool.ids.open(pool.first_id, pool.id_count, names, host);
@@ -244,10 +245,11 @@ void Arena::State::set_up_tables(const ArenaOptions &options) {
   moves.resize(kBatch);
   zeros.reserve(kBatch);
   copies.reserve(kBatch);
-  if (host) return;
-  streams.open();
+  if (!fenced()) return;
+  streams.open(board);
   caller_waits.open();
   mover_waits.open();
+  if (mirrored) mirror_waits.open();
   overflow.open(static_cast<uint32_t>(std::clamp<uint64_t>(pages_at_once / 64, 1024, FenceOverflow::kNodeMax)));
 }
 
@@ -257,6 +259,8 @@ Status Arena::State::set_up(const ArenaOptions &options, ErrorDetail *error) {
   compaction = options.compaction;
   placement = options.placement;
   mover = options.mover;
+  board = options.board;
+  mirrored = options.mirrored && mover != nullptr && !host;
   bytes = options.bytes;
   bytes_max = options.bytes_max == 0 ? options.bytes : options.bytes_max;
   const auto refuse_field = [&](const char *what) {

@@ -40,6 +40,7 @@ struct Arena::State {
   uint32_t compaction = HICACHE_COMPACTION_LAZY;
   uint32_t placement = HICACHE_PLACEMENT_BEST;
   Mover *mover = nullptr;
+  const WorkBoard *board = nullptr;
   uint64_t bytes = 0, bytes_max = 0, sink_bytes = 0;
   uint64_t pages_at_once = 0;  // At bytes_max, with the smallest pages, static ones included.
   uint64_t held_pages_max = 0; // Entries in the slab.
@@ -57,6 +58,8 @@ struct Arena::State {
   FenceOverflow overflow;
   WaitSet caller_waits; // Handed to the caller.
   WaitSet mover_waits;  // Handed to the mover.
+  bool mirrored = false;
+  WaitSet mirror_waits; // Fences of pages given back since the tables were published.
   ArenaCounters counters;
 
   uint64_t epoch = 1; // Rises with every change; what is memoised carries the epoch it holds for.
@@ -135,7 +138,9 @@ struct Arena::State {
   // have been of its size, so it looks back as far as the largest page.
   void inherit_fences(Pool *pool, uint32_t from, uint32_t to);
   uint64_t fence_reach = 0; // Units of the largest page of the chain; 0: all pages are alike, and a place's fence is its own.
-  bool fenced() const { return !host; }
+  bool fenced() const { return !host || board != nullptr; }
+  // Begins the waits of a piece of the mover's work. Its own earlier work comes first by itself, or else is waited for too.
+  void clear_mover_waits() { mover_waits.clear(board == nullptr ? kMoverSlot : 0); }
   void join_fence(Pool *pool, uint32_t p, FenceMark mark);
   void set_fence(Pool *pool, uint32_t p, FenceMark mark); // In place of what there was: the mark's work has waited for it.
   void collect_fence(const Pool &pool, uint32_t p, WaitSet *waits) const {
@@ -143,6 +148,8 @@ struct Arena::State {
     const PageFence fence = pool.fences[p];
     if (fence && !waits->leaves_out(fence.slot())) overflow.collect(fence, streams, waits);
   }
+
+  std::span<const FenceMark> fences_of(const PinList &pins, uint32_t except_slot); // In caller_waits.
 
   // ---- arena_extend.cpp ----
   Status check_sequence(const Pool &owner, const hicache_sequence_t &sequence, uint32_t number, ErrorDetail *error) const;

@@ -98,9 +98,9 @@ Status Arena::State::flush_zeros(ErrorDetail *error) {
   if (zeros.empty()) return HICACHE_OK;
   FenceMark done;
   if (fenced()) {
-    mover_waits.clear(kMoverSlot);
+    clear_mover_waits();
     for (const PageZero &zero : zeros) collect_fence(pools[zero.pool], raw(zero.page), &mover_waits);
-    counters.fence_waits_zeroes += mover_waits.marks().size();
+    counters.fence_waits_zeroes += mover_waits.stream_marks();
     done = streams.issue(kMoverSlot);
     for (const PageZero &zero : zeros) set_fence(&pools[zero.pool], raw(zero.page), done);
   }
@@ -126,7 +126,7 @@ Status Arena::State::zero_pages(Pool *pool, const uint32_t *frames, uint32_t cou
 Status Arena::State::flush_copies(ErrorDetail *error) {
   if (copies.empty()) return HICACHE_OK;
   if (const Status status = flush_zeros(error); status != HICACHE_OK) return status; // Of the same pages: they come first.
-  mover_waits.clear(kMoverSlot);
+  clear_mover_waits();
   for (const PageCopy &copy : copies) {
     collect_fence(pools[copy.pool], raw(copy.source), &mover_waits);
     collect_fence(pools[copy.pool], raw(copy.destination), &mover_waits);

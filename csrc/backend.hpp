@@ -127,7 +127,9 @@ public:
   virtual Status resize_device(uint64_t bytes, ErrorDetail *error) = 0;
 
   // Page work inside one tier, as Mover has it: queued behind `waits`, in order with other such work, ended by `done`. Later transfers
-  // that touch these pages name `done` among their waits.
+  // that touch these pages name `done` among their waits. Where the host's own threads do it (the host tier; of the CPU backend the device
+  // tier too) it is done when the call returns, waits and done are empty, and the calls come without the engine's lock, several at a time
+  // (PageWork).
   virtual Status move_pages(Tier tier, std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done,
                             ErrorDetail *error) = 0;
   virtual Status zero_pages(Tier tier, std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done,

@@ -12,21 +12,21 @@ Status Arena::State::run_moves(Pool *pool, uint32_t count, ErrorDetail *error) {
   const std::span<const PageMove> batch(moves.data(), count);
   FenceMark done;
   if (fenced()) {
-    mover_waits.clear(kMoverSlot);
+    clear_mover_waits();
     for (const PageMove &move : batch) {
       collect_fence(*pool, raw(move.source), &mover_waits);
       collect_fence(*pool, raw(move.destination), &mover_waits);
     }
-    counters.fence_waits_moves += mover_waits.marks().size();
+    counters.fence_waits_moves += mover_waits.stream_marks();
     done = streams.issue(kMoverSlot);
   }
   if (mover != nullptr) {
     const Status status = mover->move_pages(batch, fenced() ? mover_waits.marks() : std::span<const FenceMark>{}, done, error);
     if (status != HICACHE_OK) return status;
   }
-  for (const PageMove &move : batch) {
-    pool->move(raw(move.source), raw(move.destination));
-    if (fenced()) {
+  pool->move_all(batch.data(), count);
+  if (fenced()) {
+    for (const PageMove &move : batch) {
       set_fence(pool, raw(move.source), done); // Vacated: free at once, and whoever gets it follows the move.
       set_fence(pool, raw(move.destination), done);
     }

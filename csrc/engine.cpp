@@ -21,17 +21,25 @@ Status Engine::TierMover::move_pages(std::span<const PageMove> moves, std::span<
                                      ErrorDetail *error) {
   const ProfilerRange range(HICACHE_RANGE_COMPACTION, moves.size());
   if (tier_ == Tier::kDevice && engine_->transfers_->in_flight() > 0) engine_->moves_during_transfer_ += moves.size();
+  if (engine_->host_does_page_work(tier_)) return engine_->page_work_.move(tier_, moves, waits, done, error);
   return engine_->backend_->move_pages(tier_, moves, waits, done, error);
 }
 
 Status Engine::TierMover::zero_pages(std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done,
                                      ErrorDetail *error) {
+  if (engine_->host_does_page_work(tier_)) return engine_->page_work_.zero(tier_, zeros, waits, done, error);
   return engine_->backend_->zero_pages(tier_, zeros, waits, done, error);
 }
 
 Status Engine::TierMover::copy_pages(std::span<const PageCopy> copies, std::span<const FenceMark> waits, FenceMark done,
                                      ErrorDetail *error) {
+  if (engine_->host_does_page_work(tier_)) return engine_->page_work_.copy(tier_, copies, waits, done, error);
   return engine_->backend_->copy_pages(tier_, copies, waits, done, error);
+}
+
+Status Engine::TierMover::table_changed(uint32_t pool, std::span<const uint32_t> vpages, std::span<const uint32_t> ppages,
+                                        std::span<const FenceMark> waits, ErrorDetail *error) {
+  return engine_->backend_->table_changed(pool, vpages, ppages, waits, error);
 }
 
 // ---- Open and close ----
@@ -42,6 +50,7 @@ Engine::Engine(const EngineOptions &options) : options_(options) {
 }
 
 Engine::~Engine() {
+  page_work_.stop();
   if (backend_open_) backend_->close();
 }
 
@@ -86,6 +95,8 @@ ArenaOptions Engine::arena_options(Tier tier) {
   arena.ignore_pins = (from.sabotage & HICACHE_SABOTAGE_IGNORE_PINS) != 0;
 #endif
   arena.mover = &movers_[host];
+  arena.mirrored = !host && from.backend == HICACHE_BACKEND_CUDA;
+  if (host_does_page_work(tier)) arena.board = &page_work_.board(tier);
   return arena;
 }
 
@@ -166,7 +177,14 @@ Status Engine::open_backend(ErrorDetail *error) {
   if (Status status = backend_->open(backend_options, error); status != HICACHE_OK) return status;
   backend_open_ = true;
 
+  std::vector<uint64_t> page_bytes;
+  for (uint32_t pool = 0; pool < pool_count() && host_does_page_work(Tier::kHost); pool++)
+    page_bytes.push_back(device_->info(pool).page_bytes);
+  const uint32_t workers = from.fault.enabled != 0 ? 0 : from.copy_thread_count;
+  if (Status status = page_work_.open(backend_.get(), std::move(page_bytes), workers, error); status != HICACHE_OK) return status;
+
   TransferParties parties;
+  parties.page_work = &page_work_;
   parties.device = device_.get();
   parties.host = host_.get();
   parties.backend = backend_.get();
@@ -260,6 +278,8 @@ Status Engine::pool_info(uint32_t tier, uint32_t pool, hicache_pool_info_t *info
 Status Engine::step_open(uint64_t stream, std::span<const hicache_pages_t> pages, hicache_step_t *step_out, ErrorDetail *error) {
   std::span<const FenceMark> waits;
   if (Status status = device_->step_open(stream, pages, step_out, &waits, error); status != HICACHE_OK) return status;
+  page_work_.await(Tier::kDevice, waits);
+  if (Status status = device_->publish_tables(error); status != HICACHE_OK) return status;
   return backend_->order_step(stream, waits, error);
 }
 
@@ -268,6 +288,13 @@ Status Engine::step_close(hicache_step_t step, ErrorDetail *error) {
   if (Status status = device_->step_close(step, &mark, error); status != HICACHE_OK) return status;
   if (!mark) return HICACHE_OK;
   return backend_->fence_record(mark, device_->stream_of(mark.slot()), error);
+}
+
+Status Engine::lease_acquire(std::span<const hicache_pages_t> pages, hicache_lease_t *lease_out, ErrorDetail *error) {
+  std::span<const FenceMark> waits;
+  if (Status status = device_->lease_acquire_places(pages, nullptr, lease_out, &waits, error); status != HICACHE_OK) return status;
+  page_work_.await(Tier::kDevice, waits);
+  return HICACHE_OK;
 }
 
 Status Engine::lease_release(hicache_lease_t lease, ErrorDetail *error) {
@@ -316,7 +343,9 @@ Status Engine::host_view(std::span<const hicache_host_pages_t> pages, void **add
   for (const auto &line : pages) total += line.page_count;
   uint32_t *places = reinterpret_cast<uint32_t *>(addresses_out) + total;
   const std::span<const hicache_pages_t> lines(reinterpret_cast<const hicache_pages_t *>(pages.data()), pages.size());
-  if (Status status = arena->lease_acquire_places(lines, places, lease_out, error); status != HICACHE_OK) return status;
+  std::span<const FenceMark> waits;
+  if (Status status = arena->lease_acquire_places(lines, places, lease_out, &waits, error); status != HICACHE_OK) return status;
+  page_work_.await(Tier::kHost, waits);
   uint64_t at = 0;
   for (const auto &line : pages) {
     std::byte *base = backend_->pool_base(Tier::kHost, line.pool);
@@ -373,7 +402,9 @@ Status Engine::resize(uint64_t device_bytes, ErrorDetail *error) {
     if (device_bytes > before) backend_->resize_device(before, nullptr);
     return explain(HICACHE_TIER_DEVICE, status, error);
   }
-  return device_bytes < before ? backend_->resize_device(device_bytes, error) : HICACHE_OK;
+  if (device_bytes >= before) return HICACHE_OK;
+  if (Status moved = page_work_.finish(); moved != HICACHE_OK) return check_poison(error); // Before the memory that they leave goes.
+  return backend_->resize_device(device_bytes, error);
 }
 
 Status Engine::compact(const hicache_compact_budget_t &budget, hicache_compact_result_t *result_out, ErrorDetail *error) {
@@ -381,7 +412,7 @@ Status Engine::compact(const hicache_compact_budget_t &budget, hicache_compact_r
   hicache_compact_budget_t left = budget;
   *result_out = {};
   for (;;) {
-    std::lock_guard lock(mutex);
+    EngineLock lock(*this);
     if (closing_) return fail(error, HICACHE_CLOSED, HICACHE_NO_POOL, "the engine is closing");
     Arena *arena;
     if (Status status = arena_of(budget.tier, &arena, error); status != HICACHE_OK) return status;
@@ -421,7 +452,7 @@ Status Engine::completion_wait(uint64_t timeout_ns, hicache_completion_t *comple
     // With fault injection transfers run here, one at a time, so that the caller sees each end before the next begins.
     while (ring.empty() && backend_->run_inside(1, false, false) > 0) {}
     if (!ring.empty()) {
-      std::lock_guard lock(mutex);
+      EngineLock lock(*this);
       *count_out = transfers_->read(completions_out, capacity);
       if (*count_out > 0 || capacity == 0) return HICACHE_OK;
     }

@@ -17,6 +17,7 @@
 #include "batch_step.hpp"
 #include "engine_options.hpp"
 #include "id_translate.hpp"
+#include "page_work.hpp"
 #include "status.hpp"
 #include "transfer.hpp"
 
@@ -42,6 +43,7 @@ public:
   Arena *host() { return host_.get(); } // NULL: no host tier.
   TransferTable &transfers() { return *transfers_; }
   Backend &backend() { return *backend_; }
+  PageWork &page_work() { return page_work_; }
   uint32_t pool_count() const { return static_cast<uint32_t>(options_.pools.size()); }
   uint64_t held_pages_max() const { return held_pages_max_; }
   uint64_t transfer_pages_max() const { return transfer_pages_max_; }
@@ -57,6 +59,7 @@ public:
   Status pool_info(uint32_t tier, uint32_t pool, hicache_pool_info_t *info_out, ErrorDetail *error);
   Status step_open(uint64_t stream, std::span<const hicache_pages_t> pages, hicache_step_t *step_out, ErrorDetail *error);
   Status step_close(hicache_step_t step, ErrorDetail *error);
+  Status lease_acquire(std::span<const hicache_pages_t> pages, hicache_lease_t *lease_out, ErrorDetail *error);
   Status lease_release(hicache_lease_t lease, ErrorDetail *error);
   Status kernel_ids(uint64_t holder, uint32_t pool, uint32_t granularity, const uint32_t *vpages, uint32_t count, int32_t *ids_out,
                     uint32_t *sink_count_out, ErrorDetail *error);
@@ -90,6 +93,8 @@ private:
     Status move_pages(std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
     Status zero_pages(std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
     Status copy_pages(std::span<const PageCopy> copies, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) override;
+    Status table_changed(uint32_t pool, std::span<const uint32_t> vpages, std::span<const uint32_t> ppages,
+                         std::span<const FenceMark> waits, ErrorDetail *error) override;
 
   private:
     Engine *engine_ = nullptr;
@@ -100,10 +105,16 @@ private:
   Status open_arenas(ErrorDetail *error);
   Status open_backend(ErrorDetail *error);
   ArenaOptions arena_options(Tier tier);
+  // Whether the host's own threads move and zero this tier's pages: then they do it outside the lock (PageWork). Tags are moved under it.
+  bool host_does_page_work(Tier tier) const {
+    const uint32_t backend = options_.options.backend;
+    return backend == HICACHE_BACKEND_CPU || (backend == HICACHE_BACKEND_CUDA && tier == Tier::kHost);
+  }
 
   const EngineOptions options_;
   LayerOrder layers_;
   TierMover movers_[2];
+  PageWork page_work_{mutex};
   std::unique_ptr<Arena> device_;
   std::unique_ptr<Arena> host_;
   // The backend's threads report to the table: it is destroyed after them.
@@ -116,6 +127,22 @@ private:
   uint64_t sink_translations_ = 0;
   bool backend_open_ = false;
   bool closing_ = false;
+};
+
+// Holds an engine's lock. Page work that was asked for under it is done by this thread after the lock has been released.
+class EngineLock {
+public:
+  explicit EngineLock(Engine &engine) : engine_(engine) { engine.mutex.lock(); }
+  ~EngineLock() {
+    const uint32_t pending = engine_.page_work().take_pending();
+    engine_.mutex.unlock();
+    if (pending != PageWork::kNone) engine_.page_work().run(pending);
+  }
+  EngineLock(const EngineLock &) = delete;
+  EngineLock &operator=(const EngineLock &) = delete;
+
+private:
+  Engine &engine_;
 };
 
 } // namespace hicache

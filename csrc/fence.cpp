@@ -12,7 +12,8 @@ uint32_t bucket_of(uint64_t stream) { return static_cast<uint32_t>((stream * 0x9
 
 } // namespace
 
-void Streams::open() {
+void Streams::open(const WorkBoard *board) {
+  board_ = board;
   slots_.assign(kSlotMax, Slot{});
   index_.assign(kIndexSize, 0);
   used_ = kMoverSlot + 1;
@@ -55,17 +56,27 @@ void Streams::passed(FenceMark mark) {
 
 void WaitSet::open() {
   best_.assign(Streams::kSlotMax, 0);
-  marks_.reserve(Streams::kSlotMax);
+  marks_.reserve(Streams::kSlotMax + WorkBoard::kSlots);
 }
 
 void WaitSet::clear(uint32_t except_slot) {
   for (const FenceMark mark : marks_) best_[mark.slot()] = 0;
   marks_.clear();
+  mover_marks_ = 0;
   except_slot_ = except_slot;
 }
 
 void WaitSet::add(FenceMark mark, const Streams &streams) {
   if (!mark || mark.slot() == except_slot_ || !streams.pending(mark)) return;
+  if (mark.slot() == kMoverSlot) {
+    if (!streams.mover_ordered()) { // None stands for another: each is kept.
+      if (std::find(marks_.begin(), marks_.end(), mark) != marks_.end()) return;
+      marks_.push_back(mark);
+      mover_marks_++;
+      return;
+    }
+    mover_marks_ = 1;
+  }
   uint32_t &best = best_[mark.slot()];
   if (best == 0) {
     marks_.push_back(mark);
@@ -130,6 +141,8 @@ void FenceOverflow::drop_list(uint32_t head) {
 
 void FenceOverflow::collect(PageFence fence, const Streams &streams, WaitSet *waits) const {
   if (fence.slot() == PageFence::kAllSlot) {
+    if (!streams.mover_ordered())
+      streams.board()->each([&](uint64_t sequence) { waits->add(FenceMark::make(kMoverSlot, sequence), streams); });
     for (uint32_t slot = kMoverSlot; slot < streams.used(); slot++) waits->add(streams.latest(slot), streams);
     return;
   }

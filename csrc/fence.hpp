@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mover.hpp"
+#include "work_board.hpp"
 
 namespace hicache {
 
@@ -30,7 +31,10 @@ class Streams {
 public:
   static constexpr uint32_t kSlotMax = PageFence::kAllSlot; // Slots 1..kSlotMax - 1; slot 1 is the mover's.
 
-  void open();
+  // With a board (not owned) the mover's marks pass in any order, and the board says which have.
+  void open(const WorkBoard *board);
+  bool mover_ordered() const { return board_ == nullptr; }
+  const WorkBoard *board() const { return board_; }
   // The slot of a stream, made if need be by taking over one whose work has all ended. 0 if there is none to be had.
   uint32_t slot_of(uint64_t stream);
   uint64_t stream_of(uint32_t slot) const { return slot < used_ ? slots_[slot].stream : 0; }
@@ -40,7 +44,10 @@ public:
   // An open step keeps its slot from being taken over.
   void open_step(uint32_t slot) { slots_[slot].open_steps++; }
   void close_step(uint32_t slot) { slots_[slot].open_steps--; }
-  bool pending(FenceMark mark) const { return mark.sequence() > slots_[mark.slot()].passed; }
+  bool pending(FenceMark mark) const {
+    if (board_ != nullptr && mark.slot() == kMoverSlot) return board_->in_work(mark.sequence());
+    return mark.sequence() > slots_[mark.slot()].passed;
+  }
   // The latest mark of the slot that a page can mean by this.
   FenceMark mark_of(PageFence fence) const {
     const uint64_t issued = slots_[fence.slot()].issued;
@@ -70,6 +77,7 @@ private:
   std::vector<Slot> slots_;
   std::vector<uint32_t> index_; // Slots, open addressing by stream; 0 is empty.
   uint32_t used_ = 0;
+  const WorkBoard *board_ = nullptr;
 };
 
 // Collects marks, the latest of each slot, leaving out one slot (whose stream keeps its own order) and what has passed.
@@ -80,12 +88,15 @@ public:
   void add(FenceMark mark, const Streams &streams);
   bool leaves_out(uint32_t slot) const { return slot == except_slot_; }
   std::span<const FenceMark> marks() const { return marks_; }
+  // How many of them are of callers' streams.
+  uint64_t stream_marks() const { return marks_.size() - mover_marks_; }
   uint64_t bytes() const { return best_.size() * sizeof(uint32_t) + marks_.capacity() * sizeof(FenceMark); }
 
 private:
-  std::vector<FenceMark> marks_; // Capacity reserved: at most one a slot.
+  std::vector<FenceMark> marks_; // Capacity reserved: at most one a slot, and all that a board can hold.
   std::vector<uint32_t> best_;   // Per slot, 1 + index into marks_; 0 none.
   uint32_t except_slot_ = 0;
+  uint64_t mover_marks_ = 0;
 };
 
 // Marks of pages that several streams used: lists of nodes, shared by the pools of an arena.

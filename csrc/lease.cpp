@@ -111,18 +111,28 @@ bool Arena::pins_page(const PinList &pins, uint32_t pool, uint32_t ppage) const 
   return found;
 }
 
+std::span<const FenceMark> Arena::State::fences_of(const PinList &pins, uint32_t except_slot) {
+  caller_waits.clear(except_slot);
+  slab.each(pins, [&](uint32_t entry) { collect_fence(pools[EntrySlab::pool_of(entry)], EntrySlab::page_of(entry), &caller_waits); });
+  return caller_waits.marks();
+}
+
 // ---- Leases ----
 
 Status Arena::lease_acquire(std::span<const hicache_pages_t> pages, hicache_lease_t *lease_out, ErrorDetail *error) {
-  return lease_acquire_places(pages, nullptr, lease_out, error);
+  return lease_acquire_places(pages, nullptr, lease_out, nullptr, error);
 }
 
 Status Arena::lease_acquire_places(std::span<const hicache_pages_t> pages, uint32_t *places_out, hicache_lease_t *lease_out,
-                                   ErrorDetail *error) {
+                                   std::span<const FenceMark> *waits, ErrorDetail *error) {
   State &s = *state_;
   if (s.leases.full()) return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "%s: all %u leases are in use", s.tier(), s.leases.capacity());
   PinList pins;
   if (const Status status = s.pin_pages(pages, &pins, places_out, error); status != HICACHE_OK) return status;
+  if (waits != nullptr) {
+    *waits = {};
+    if (s.board != nullptr && !s.board->empty()) *waits = s.fences_of(pins, 0);
+  }
   LeaseRecord *record;
   *lease_out = s.leases.insert(&record);
   record->pins = pins;
@@ -150,10 +160,8 @@ Status Arena::step_open(uint64_t stream, std::span<const hicache_pages_t> pages,
   if (slot == 0) return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "more than %u streams with unfinished steps", Streams::kSlotMax - 2);
   PinList pins;
   if (const Status status = s.pin_pages(pages, &pins, nullptr, error); status != HICACHE_OK) return status;
-  s.caller_waits.clear(slot); // Its own stream keeps its order by itself.
-  s.slab.each(pins,
-              [&](uint32_t entry) { s.collect_fence(s.pools[EntrySlab::pool_of(entry)], EntrySlab::page_of(entry), &s.caller_waits); });
-  if (waits != nullptr) *waits = s.caller_waits.marks();
+  const std::span<const FenceMark> fences = s.fences_of(pins, slot); // Its own stream keeps its order by itself.
+  if (waits != nullptr) *waits = fences;
   StepRecord *record;
   *step_out = s.steps.insert(&record);
   record->pins = pins;

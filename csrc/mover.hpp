@@ -55,6 +55,11 @@ public:
   virtual Status move_pages(std::span<const PageMove> moves, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) = 0;
   virtual Status zero_pages(std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) = 0;
   virtual Status copy_pages(std::span<const PageCopy> copies, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *error) = 0;
+  // The device's mirror of a pool's virtual table: vpages[i] is at ppages[i] now (HICACHE_NO_PAGE: nowhere). Behind `waits`, the steps that
+  // used pages given back since, and behind the moves asked for so far.
+  virtual Status table_changed(uint32_t, std::span<const uint32_t>, std::span<const uint32_t>, std::span<const FenceMark>, ErrorDetail *) {
+    return HICACHE_OK;
+  }
 };
 
 } // namespace hicache

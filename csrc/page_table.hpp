@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "hole_set.hpp"
 #include "ids.hpp"
 #include "place_table.hpp"
 
@@ -45,12 +46,19 @@ public:
     if (p < kStateFirst) __builtin_prefetch(&p2v_[p], 1);
   }
 
+  void prefetch_name(uint32_t p) const { __builtin_prefetch(&v2p_[p2v_[p]], 1); } // Of a page that is bound.
+
+  // Notes in `changed` (not owned) the names whose place changes from now on.
+  void watch(HoleSet *changed) { changed_ = changed; }
+
   void bind(VirtualPage v, PhysicalPage p) {
+    note(raw(v));
     v2p_[raw(v)] = raw(p);
     p2v_[raw(p)] = raw(v);
   }
   void bind_all(const uint32_t *vpages, const uint32_t *ppages, uint32_t count) {
     uint32_t *const v2p = v2p_.data();
+    for (uint32_t i = 0; changed_ != nullptr && i < count; i++) note(vpages[i]);
     for (uint32_t i = 0; i < count; i++) {
       v2p[vpages[i]] = ppages[i];
       p2v_[ppages[i]] = vpages[i];
@@ -58,6 +66,7 @@ public:
   }
   // Takes the page at v2p[v] away; the place gets `place_state`, the name `name_state`.
   void unbind(VirtualPage v, uint32_t name_state, uint32_t place_state) {
+    note(raw(v));
     p2v_[v2p_[raw(v)]] = place_state;
     v2p_[raw(v)] = name_state;
   }
@@ -65,6 +74,7 @@ public:
   void move(PhysicalPage source, PhysicalPage destination) {
     const uint32_t v = p2v_[raw(source)];
     assert(v < kStateFirst && p2v_[raw(destination)] == kNobody);
+    note(v);
     v2p_[v] = raw(destination);
     p2v_[raw(destination)] = v;
     p2v_[raw(source)] = kNobody;
@@ -73,6 +83,11 @@ public:
   void set_place_state(PhysicalPage p, uint32_t state) { p2v_[raw(p)] = state; }
 
 private:
+  void note(uint32_t v) {
+    if (changed_ != nullptr && !changed_->contains(v)) changed_->insert(v);
+  }
+
+  HoleSet *changed_ = nullptr;
   std::vector<uint32_t> v2p_;
   ByPlace<uint32_t> p2v_;
   uint32_t physical_count_ = 0;

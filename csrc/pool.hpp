@@ -44,6 +44,7 @@ struct Pool {
 
   PageTable table;
   HoleSet holes, movable, held;
+  HoleSet changed;             // Names whose entry a mirror does not know yet; closed without one.
   ByPlace<uint16_t> pins;      // Of pages in the span: see PlaceTable.
   ByPlace<PageFence> fences;   // Likewise; none in a host arena.
   FreeIds ids;                 // Of an owner.
@@ -51,6 +52,10 @@ struct Pool {
 
   // Opens the tables of places, which the caller has sized.
   void open_places(uint32_t names, PlaceTable *places);
+  void watch_names(uint32_t names) {
+    changed.open(names);
+    table.watch(&changed);
+  }
   bool in_span(uint32_t p) const { return p >= low && p < high; }
   // Who is at any place: PageTable's p2v, kNobody outside the span.
   uint32_t who_at(uint32_t p) const { return in_span(p) ? table.p2v(p) : PageTable::kNobody; }
@@ -179,14 +184,8 @@ struct Pool {
     return hole_count;
   }
 
-  // A live page changes place. The destination is a hole of the span, so is the source afterwards.
-  void move(uint32_t source, uint32_t destination) {
-    table.move(PhysicalPage{source}, PhysicalPage{destination});
-    movable.contains(source) ? movable.erase(source) : held.erase(source); // Held only under IGNORE_PINS.
-    holes.erase(destination);
-    movable.insert(destination);
-    holes.insert(source);
-  }
+  // Live pages change place. The destinations are holes of the span, so are the sources afterwards.
+  void move_all(const PageMove *moves, uint32_t count);
 
   uint64_t table_bytes() const;
 };

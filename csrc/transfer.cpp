@@ -146,8 +146,10 @@ Status TransferTable::load(const hicache_transfer_t &transfer, hicache_ticket_t 
   const std::span<const hicache_copy_t> copies(transfer.copies, transfer.copy_count);
   const std::span<const hicache_bind_t> binds(transfer.binds, transfer.bind_count);
   PinList device_pins, host_pins;
+  std::span<const FenceMark> host_waits;
   if (!copies.empty()) {
-    if (Status status = parties_.host->pin_copies(copies, &host_pins, host_places_, nullptr, error); status != HICACHE_OK) return status;
+    if (Status status = parties_.host->pin_copies(copies, &host_pins, host_places_, &host_waits, error); status != HICACHE_OK)
+      return status;
     if (Status status = refuse_incoming(host_incoming_, copies, host_places_, Tier::kHost, error); status != HICACHE_OK) {
       parties_.host->unpin(&host_pins);
       return status;
@@ -162,7 +164,7 @@ Status TransferTable::load(const hicache_transfer_t &transfer, hicache_ticket_t 
   *ticket_out = 0;
   counters_.loads++;
   if (copies.empty()) return HICACHE_OK;
-  submit(transfer, HICACHE_H2D, after, device_pins, host_pins, waits, ticket_out);
+  submit(transfer, HICACHE_H2D, after, device_pins, host_pins, waits, host_waits, ticket_out);
   return HICACHE_OK;
 }
 
@@ -179,10 +181,10 @@ Status TransferTable::back_up(const hicache_transfer_t &transfer, hicache_ticket
   }
   const std::span<const hicache_copy_t> copies(transfer.copies, transfer.copy_count);
   PinList device_pins, host_pins;
-  std::span<const FenceMark> waits;
+  std::span<const FenceMark> waits, host_waits;
   if (Status status = parties_.device->pin_copies(copies, &device_pins, device_places_, &waits, error); status != HICACHE_OK) return status;
   Status status = refuse_incoming(device_incoming_, copies, device_places_, Tier::kDevice, error);
-  if (status == HICACHE_OK) status = parties_.host->pin_copies(copies, &host_pins, host_places_, nullptr, error);
+  if (status == HICACHE_OK) status = parties_.host->pin_copies(copies, &host_pins, host_places_, &host_waits, error);
   if (status == HICACHE_OK) {
     status = refuse_host_targets(copies, error);
     if (status != HICACHE_OK) parties_.host->unpin(&host_pins);
@@ -192,7 +194,7 @@ Status TransferTable::back_up(const hicache_transfer_t &transfer, hicache_ticket
     return status;
   }
   counters_.back_ups++;
-  submit(transfer, HICACHE_D2H, after, device_pins, host_pins, waits, ticket_out);
+  submit(transfer, HICACHE_D2H, after, device_pins, host_pins, waits, host_waits, ticket_out);
   return HICACHE_OK;
 }
 
@@ -213,7 +215,8 @@ CopyChunk *TransferTable::take_chunk() {
 }
 
 void TransferTable::submit(const hicache_transfer_t &transfer, uint32_t direction, uint32_t after, const PinList &device_pins,
-                           const PinList &host_pins, std::span<const FenceMark> waits, hicache_ticket_t *ticket_out) {
+                           const PinList &host_pins, std::span<const FenceMark> waits, std::span<const FenceMark> host_waits,
+                           hicache_ticket_t *ticket_out) {
   const uint32_t slot = free_slots_[free_head_++ % free_slots_.size()];
   Ticket &ticket = tickets_[slot];
   ticket.generation = (ticket.generation + 1) & kGenerationMask;
@@ -256,7 +259,7 @@ void TransferTable::submit(const hicache_transfer_t &transfer, uint32_t directio
   in_flight_.fetch_add(1, std::memory_order_acq_rel);
   ring_.begin(slot, after);
   ticket.range = profiler_range_start(direction == HICACHE_H2D ? HICACHE_RANGE_LOAD : HICACHE_RANGE_BACK_UP, job.page_count);
-  parties_.backend->submit(job);
+  parties_.page_work->submit_after(job, host_waits);
 }
 
 // ---- The end of a transfer ----

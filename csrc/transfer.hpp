@@ -13,6 +13,7 @@
 #include "backend.hpp"
 #include "completion_ring.hpp"
 #include "host_memory.hpp"
+#include "page_work.hpp"
 #include "status.hpp"
 
 namespace hicache {
@@ -23,6 +24,7 @@ struct TransferParties {
   Arena *host = nullptr; // NULL: no host tier.
   Backend *backend = nullptr;
   const LayerOrder *layers = nullptr;
+  PageWork *page_work = nullptr;
   uint64_t device_bytes_max = 0;
   uint64_t host_bytes_max = 0;
 };
@@ -108,7 +110,7 @@ private:
   Status refuse_incoming(const Incoming &incoming, std::span<const hicache_copy_t> copies, const uint32_t *places, Tier tier,
                          ErrorDetail *error);
   void submit(const hicache_transfer_t &transfer, uint32_t direction, uint32_t after, const PinList &device_pins, const PinList &host_pins,
-              std::span<const FenceMark> waits, hicache_ticket_t *ticket_out);
+              std::span<const FenceMark> waits, std::span<const FenceMark> host_waits, hicache_ticket_t *ticket_out);
   CopyChunk *take_chunk();
   void release(Ticket &ticket);
   void free_slot(uint32_t slot);

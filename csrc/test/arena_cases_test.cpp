@@ -299,6 +299,32 @@ TEST(Fences, StayWithTheBytes) {
   }
 }
 
+// The mirror of the tables is patched behind the steps that used what has been given back, once a step, with all changes in one call a
+// pool.
+TEST(Fences, TheMirrorFollowsStepsOnPagesGivenBack) {
+  ArenaOptions options = full_and_swa(32);
+  options.mirrored = true;
+  ByteArena a(options);
+  const V x = a.take_both(kFull, kSwa, 6);
+  EXPECT_EQ(a.mover.patch_calls, 0u);
+  ASSERT_EQ(a.arena->publish_tables(&a.error), HICACHE_OK);
+  EXPECT_EQ(a.mover.patch_calls, 2u);
+  EXPECT_TRUE(a.mover.patch_waits.empty());
+  const FenceMark used = a.close_step(a.step(5, kSwa, {x[1]}));
+  a.close_step(a.step(6, kSwa, {x[5]}));
+  ASSERT_EQ(a.free(kSwa, {x[1]}), HICACHE_OK);
+  ASSERT_EQ(a.free(kFull, {x[2]}), HICACHE_OK);
+  EXPECT_EQ(a.compact(kSwa).moved_pages, 2u);
+  ASSERT_EQ(a.arena->publish_tables(&a.error), HICACHE_OK);
+  EXPECT_EQ(a.mover.patch_calls, 4u);
+  ASSERT_FALSE(a.mover.patch_waits.empty());
+  for (const FenceMark mark : a.mover.patch_waits) EXPECT_EQ(mark, used); // The move of x[5] has waited for stream 6 itself.
+  for (const uint32_t v : x) {
+    EXPECT_EQ(a.mover.mirror[kFull][v], a.arena->place(kFull, v));
+    EXPECT_EQ(a.mover.mirror[kSwa][v], a.arena->place(kSwa, v));
+  }
+}
+
 // Pages that many streams share wait for all of them; when the shared table is full, for more than they must, never for less.
 TEST(Fences, ManyStreamsOnOnePage) {
   ByteArena a(full_and_swa(2000));

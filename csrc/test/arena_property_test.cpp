@@ -76,6 +76,7 @@ public:
     options.bytes = 100 * pools + 300 + below(1000);
     options.placement = below(4) == 0 ? HICACHE_PLACEMENT_REFERENCE : HICACHE_PLACEMENT_BEST;
     options.compaction = below(5) == 0 ? HICACHE_COMPACTION_EAGER : HICACHE_COMPACTION_LAZY;
+    options.mirrored = true;
     a_ = std::make_unique<ByteArena>(options);
     if (a_->status != HICACHE_OK) return; // Infeasible: nothing to walk through.
     for (uint32_t i = 0; i < pools; i++) (a_->arena->info(i).owner == i ? owners_ : windows_).push_back(i);
@@ -361,7 +362,24 @@ private:
         ASSERT_FALSE(spans && pool.direction != HICACHE_DIRECTION_DOWN && pool.holes.contains(pool.high - 1));
       }
     }
+    if (below(4) == 0) check_mirror();
     for (uint32_t pool = 0; pool < a_->arena->pool_count(); pool++) a_->capacity(pool); // Memoised now; verified at the next check.
+  }
+
+  // Once published, the mirror is the tables: also after many calls between two steps.
+  void check_mirror() {
+    ASSERT_EQ(a_->arena->publish_tables(&a_->error), HICACHE_OK);
+    a_->mover.mirror.resize(a_->arena->pool_count());
+    for (uint32_t pool = 0; pool < a_->arena->pool_count(); pool++) {
+      std::vector<uint32_t> &mirror = a_->mover.mirror[pool];
+      const Pool &of = a_->arena->state().pools[pool];
+      mirror.resize(of.table.virtual_count(), HICACHE_NO_PAGE);
+      for (uint32_t v = of.first_id; v < of.id_count; v++)
+        ASSERT_EQ(mirror[v], a_->arena->place(pool, v)) << "pool " << pool << " name " << v;
+    }
+    const uint64_t calls = a_->mover.patch_calls;
+    ASSERT_EQ(a_->arena->publish_tables(&a_->error), HICACHE_OK);
+    ASSERT_EQ(a_->mover.patch_calls, calls); // Nothing is said twice.
   }
 
   std::mt19937 random_;

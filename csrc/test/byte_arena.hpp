@@ -40,6 +40,18 @@ public:
     copy_count += copies.size();
     return status;
   }
+  // The mirror of the tables that a device would have.
+  Status table_changed(uint32_t pool, std::span<const uint32_t> vpages, std::span<const uint32_t> ppages, std::span<const FenceMark> waits,
+                       ErrorDetail *) override {
+    if (mirror.size() <= pool) mirror.resize(pool + 1);
+    for (size_t i = 0; i < vpages.size(); i++) {
+      if (mirror[pool].size() <= vpages[i]) mirror[pool].resize(vpages[i] + 1, HICACHE_NO_PAGE);
+      mirror[pool][vpages[i]] = ppages[i];
+    }
+    patch_waits.insert(patch_waits.end(), waits.begin(), waits.end());
+    patch_calls++;
+    return status;
+  }
   uint8_t *at(uint32_t pool, uint32_t page) { return memory.data() + static_base[pool] + page * page_bytes[pool]; }
 
   std::vector<uint8_t> memory;
@@ -48,6 +60,9 @@ public:
   std::vector<PageZero> zero_log;
   std::vector<FenceMark> move_waits, zero_waits;
   FenceMark last_done;
+  std::vector<std::vector<uint32_t>> mirror; // By pool and virtual page.
+  std::vector<FenceMark> patch_waits;
+  uint64_t patch_calls = 0;
   uint64_t move_calls = 0, copy_count = 0;
   Status status = HICACHE_OK;
 };

@@ -95,12 +95,13 @@ private:
   std::mt19937_64 random_;
 };
 
-void hammer(uint32_t backend_threads, uint32_t threads, uint32_t rounds) {
+void hammer(uint32_t backend_threads, uint32_t threads, uint32_t rounds, uint64_t row_bytes = 16) {
   EngineShape shape;
+  shape.row_bytes = row_bytes;
   shape.copy_threads = backend_threads;
   shape.ticket_max = 64;
-  shape.device_bytes = 64 << 10;
-  shape.host_bytes = 48 << 10;
+  shape.device_bytes = row_bytes << 12;
+  shape.host_bytes = 3 * row_bytes << 10;
   OpenEngine engine(shape);
   std::atomic<bool> over{false};
   std::thread reader([&] { // The one reader of the ring.
@@ -140,6 +141,8 @@ void hammer(uint32_t backend_threads, uint32_t threads, uint32_t rounds) {
 }
 
 TEST(Hammer, SixteenThreads) { hammer(1, 16, 60); }
+// Pages so large that moving some of them is work for several threads, outside the lock.
+TEST(Hammer, SixteenThreadsLargePages) { hammer(2, 16, 20, 4096); }
 TEST(Hammer, SixtyFourThreadsFourWorkers) { hammer(4, 64, 10); }
 
 // Calls race with the close of their engine: each is done or CLOSED.
