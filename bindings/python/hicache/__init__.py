@@ -32,6 +32,7 @@ from ._errors import (
 )
 from ._host import HostView
 from ._library import Library, load
+from ._tensor import LayerTensor
 
 FULL = abi.HICACHE_ROLE_FULL
 SWA = abi.HICACHE_ROLE_SWA

@@ -8,6 +8,7 @@ from . import _abi as abi
 from ._errors import Closed, InvalidArgument, check
 from ._host import HostView, array_of, bytes_at
 from ._library import load
+from ._tensor import LayerTensor
 
 Take = namedtuple("Take", "pool count pages", defaults=(0, None))
 Take.__doc__ = """One line of a demand: `count` new pages of an id-owning pool; or, in an SWA pool, window pages for the virtual pages `pages`, or
@@ -66,7 +67,9 @@ class Engine:
         self._handle = None
         check("open", self._library.open(byref(options), byref(handle), byref(error)), error)
         self._handle, self._backend = handle, backend
+        self._device = fields.get("device", 0)
         self._pools = [(pool.role, pool.page_tokens) for pool in pools]
+        self._shapes = [(len(pool._layers), pool._raw.k_row_bytes, pool._raw.v_row_bytes) for pool in pools]
 
     def _call(self, op, function, *arguments):
         if self._handle is None:
@@ -190,6 +193,17 @@ class Engine:
     def device_array(self, pool, physical_page):
         """As device_page, as a numpy array of uint8."""
         return array_of(self.device_page(pool, physical_page))
+
+    def _rows(self, pool, part):
+        layers, k_row_bytes, v_row_bytes = self._shapes[pool]
+        return layers, k_row_bytes if part == "k" else v_row_bytes, self._pools[pool][1]
+
+    def layer_tensor(self, pool, layer, part="k", dtype="uint8"):
+        """The K or V rows of the pool's `layer`-th layer on the device as a LayerTensor, which torch, CuPy and numpy take as it is
+        (torch.from_dlpack, cupy.asarray, numpy.asarray). dtype: uint8, int8, float16, bfloat16 or float32."""
+        if not 0 <= pool < len(self._shapes):
+            raise InvalidArgument("layer tensor", f"pool {pool} of {len(self._shapes)}")
+        return LayerTensor(self, pool, layer, part, dtype)
 
     # Capacity and compaction.
 
