@@ -57,11 +57,13 @@ def _deleted(managed):
 
 _deleter = _Deleter(_deleted)
 
-_new_capsule = ctypes.pythonapi.PyCapsule_New
+# Not ctypes.pythonapi: its functions are shared, and others give them argument types of their own.
+_python = ctypes.PyDLL(None)
+_new_capsule = _python.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = py_object, [c_void_p, c_char_p, c_void_p]
-_is_capsule = ctypes.pythonapi.PyCapsule_IsValid
+_is_capsule = _python.PyCapsule_IsValid
 _is_capsule.restype, _is_capsule.argtypes = c_int32, [c_void_p, c_char_p]
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer = _python.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [c_void_p, c_char_p]
 
 
