@@ -15,7 +15,7 @@ VERSION    := 0.1.0
 export HICACHE_LIBRARY ?= $(CURDIR)/$(BUILD)/libhicache.so
 
 .PHONY: all help lib bin demo test bench engine-bench lint tidy install clean format
-.PHONY: test-c test-device test-go test-cgo test-race test-cli test-modules test-bindings test-abi test-docs sabotage asan tsan soak cuda test-profiler h200
+.PHONY: test-c test-device test-go test-cgo test-race test-cli test-modules test-bindings test-abi sabotage asan tsan soak cuda test-profiler h200
 
 all: lib bin ## Build build/libhicache.so and bin/hicache
 
