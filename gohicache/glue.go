@@ -33,7 +33,7 @@ func lifecycleConfig(o *Options) lifecycle.Config {
 		}
 		cfg.Pools = append(cfg.Pools, q)
 	}
-	if o.HostBytes == 0 && o.Storage != nil {
+	if o.HostBytes == 0 && (o.Storage != nil || o.StagingBytes != 0) {
 		cfg.Staging, cfg.HostBytes = true, o.StagingBytes
 		if cfg.HostBytes == 0 {
 			cfg.HostBytes = o.defaultStagingBytes()

@@ -24,7 +24,8 @@ type Options struct {
 	DeviceBytes uint64
 	// HostBytes is the size of the host arena; 0 turns the tier off (storage then keeps a small staging arena, see StagingBytes).
 	HostBytes uint64
-	// StagingBytes is the host arena that storage uses when HostBytes is 0. Default: room for 64 pages of every pool.
+	// StagingBytes is the host arena that storage uses when HostBytes is 0. Default: room for 64 pages of every pool if there is storage; a cache
+	// that is opened without, and shall get some from AttachStorage, needs it said.
 	StagingBytes uint64
 	// Pools of pages. Exactly one is Full; any number are SWA or State. 1 to 16.
 	Pools []PoolOptions
@@ -320,8 +321,6 @@ var refusals = []refusal{
 		func(o *Options) bool { return o.WritePolicy == WriteBack && o.HostBytes == 0 }},
 	{"StagingBytes", "HostBytes", "the host arena is the staging arena when there is one",
 		func(o *Options) bool { return o.StagingBytes != 0 && o.HostBytes != 0 }},
-	{"StagingBytes", "Storage", "nothing is staged without storage",
-		func(o *Options) bool { return o.StagingBytes != 0 && o.Storage == nil }},
 	{"Storage", "Device", "the null device has no bytes to store",
 		func(o *Options) bool { return o.Storage != nil && o.Device.kind == deviceNull }},
 	{"Faults", "Device", "failures are injected below the cpu and null devices only",

@@ -71,7 +71,6 @@ func TestRefusals(t *testing.T) {
 	cases := []func(*Options){
 		func(o *Options) { o.WritePolicy = WriteBack },
 		func(o *Options) { o.HostBytes, o.StagingBytes, o.Storage = 1<<20, 1<<20, file.New(t.TempDir()) },
-		func(o *Options) { o.StagingBytes = 1 << 20 },
 		func(o *Options) { o.Device, o.Storage, o.HostBytes = Null, file.New(t.TempDir()), 1<<20 },
 		func(o *Options) { o.Device, o.Faults = CUDA(0), &FaultOptions{} },
 	}

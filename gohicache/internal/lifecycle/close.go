@@ -9,7 +9,7 @@ import (
 )
 
 // closeStorageWait bounds how long Close waits for a storage backend that does not answer.
-const closeStorageWait = 10 * time.Second
+var closeStorageWait = 10 * time.Second
 
 // Flush waits until everything inserted so far is backed up and stored, or has failed.
 func (c *Core) Flush(ctx context.Context) error {
@@ -24,8 +24,8 @@ func (c *Core) drain(ctx context.Context) error {
 	if err := c.awaitAll(ctx); err != nil {
 		return err
 	}
-	if c.storage != nil {
-		return c.storage.drain(ctx)
+	if s := c.store.Load(); s != nil {
+		return s.drain(ctx)
 	}
 	return nil
 }
@@ -58,8 +58,12 @@ func (c *Core) Close() error {
 		return e
 	}
 	c.stop()
-	if c.storage != nil {
-		c.storage.wait()
+	c.attachMu.Lock()
+	defer c.attachMu.Unlock()
+	for _, s := range []*storer{c.store.Load(), c.leaving} {
+		if s != nil && !s.ended(ctx) {
+			return fail(KindBusy, "store %q has not returned from a call; Close again once it has", s.store.Name())
+		}
 	}
 	if c.teller != nil {
 		c.teller.feed.Close()

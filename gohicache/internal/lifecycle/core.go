@@ -51,11 +51,13 @@ type Core struct {
 	closeMu     sync.Mutex
 	holds       holds
 	count       counters
-	admitted    []uint64      // by pool: pages promised to admitted requests; of plan
-	loadRate    rate          // of load-backs, bytes a second
-	writePolicy atomic.Uint32 // a WritePolicy
-	storage     *storer       // nil without storage
-	teller      *teller       // nil without Config.Events
+	admitted    []uint64               // by pool: pages promised to admitted requests; of plan
+	loadRate    rate                   // of load-backs, bytes a second
+	writePolicy atomic.Uint32          // a WritePolicy
+	store       atomic.Pointer[storer] // nil without storage; changes under plan
+	leaving     *storer                // detached, but its backend has not let go yet; of attachMu
+	attachMu    sync.Mutex
+	teller      *teller // nil without Config.Events
 	pollEnd     chan struct{}
 	pumpMu      sync.Mutex
 	pumpBuf     []ffi.Completion
@@ -78,7 +80,12 @@ func Open(cfg Config) (*Core, error) {
 		return nil, errors.Join(err, eng.Close())
 	}
 	if cfg.Store != nil {
-		c.storage = newStorer(c)
+		if err := c.serves(cfg.Store); err != nil {
+			c.stop()
+			return nil, errors.Join(err, eng.Close())
+		}
+		ready := guard(func() error { return cfg.Store.Ready(c.background) })
+		c.store.Store(newStorer(c, cfg.Store, ready))
 	}
 	if cfg.Fault == nil {
 		go c.poll()

@@ -70,8 +70,8 @@ func (c *Core) Stats() metrics.Stats {
 	if c.teller != nil {
 		s.Events, s.EventGaps = c.teller.feed.Seq(), c.teller.feed.Gaps()
 	}
-	if c.storage != nil {
-		c.storage.stats(&s)
+	if store := c.store.Load(); store != nil {
+		store.stats(&s)
 	}
 	e, err := c.eng.Stats()
 	if err != nil {

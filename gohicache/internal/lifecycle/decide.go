@@ -11,7 +11,7 @@ func (c *Core) decide(r *radix.Match, m *Match, request *LoadRequest, tokensPerS
 	return policy.Decide(&policy.Snapshot{
 		Prefix: policy.Prefix{Ready: r.Ready * ps, Usable: r.Usable * ps, Wanted: c.wantedPages(m) * ps, LoadBytes: int64(c.loadBytes(r)),
 			NoHost:    c.host == nil || request.NoLoadBack,
-			NoStorage: c.storage == nil || request.NoStorage || request.NoLoadBack || c.cfg.Prefetch == PrefetchOff},
+			NoStorage: c.store.Load() == nil || request.NoStorage || request.NoLoadBack || c.cfg.Prefetch == PrefetchOff},
 		Rules: c.rules(),
 		Rates: policy.Rates{LoadBytesPerSecond: c.loadRate.get(), ComputeTokensPerSecond: tokensPerSecond},
 	})

@@ -148,7 +148,7 @@ func (c *Core) Verify() error {
 
 // verifyOwnership compares what the engine has given out with what the tree names.
 func (c *Core) verifyOwnership() []string {
-	idle := c.holds.count() == 0 && c.ops.count() == 0 && c.count.pins.Load() == 0 && (c.storage == nil || c.storage.idle())
+	idle := c.holds.count() == 0 && c.ops.count() == 0 && c.count.pins.Load() == 0 && c.store.Load().idle()
 	var ledgers []invariants.Ledger
 	for p := range c.cfg.Pools {
 		n := c.tree.Counts(p)

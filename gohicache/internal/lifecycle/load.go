@@ -52,7 +52,7 @@ func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest, h *hold
 	c.pump(0)
 	plan := c.decide(&a.m, m, request, 0)
 	if plan.Prefetch {
-		a = c.storage.prefetch(ctx, m, a)
+		a = c.store.Load().prefetch(ctx, m, a)
 		plan = c.decide(&a.m, m, request, 0)
 	}
 	if plan.Load < a.m.Usable*c.cfg.PageTokens {
@@ -61,7 +61,7 @@ func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest, h *hold
 	}
 	err = c.withRoom(ctx, request.Wait, func(turn bool) (err error) {
 		if a.starved && turn { // others that were before it have let go of the host by now
-			a = c.storage.prefetch(ctx, m, a)
+			a = c.store.Load().prefetch(ctx, m, a)
 		}
 		err = c.tryLoad(a, m, request, h, lease)
 		if errors.Is(err, radix.ErrGap) { // a load that the match joined has failed, or its path was cleared
@@ -153,7 +153,7 @@ func (c *Core) withRoom(ctx context.Context, wait bool, try func(turn bool) erro
 
 // nothingHeld reports whether no release and no completion can ever give room: only the caller's own pin is left.
 func (c *Core) nothingHeld() bool {
-	return c.holds.count() == 0 && c.ops.count() == 0 && c.count.pins.Load() <= 1 && (c.storage == nil || c.storage.idle())
+	return c.holds.count() == 0 && c.ops.count() == 0 && c.count.pins.Load() <= 1 && c.store.Load().idle()
 }
 
 func (c *Core) waitChange(ctx context.Context, change <-chan struct{}) error {

@@ -32,6 +32,7 @@ type operation struct {
 	abandoned bool             // a load that the tree never learned of
 	bounce    bool             // through the staging arena: whoever waits for it does the rest
 	path      *pin             // keeps the path until storage has taken it over
+	store     *storer          // that is to take it over
 	pages     int
 }
 
@@ -165,7 +166,7 @@ func (c *Core) finish(completions []ffi.Completion) {
 	if len(completions) == 0 {
 		return
 	}
-	var offers []*pin
+	var offers []*operation
 	c.plan.Lock()
 	for i := range completions {
 		done := &completions[i]
@@ -190,14 +191,14 @@ func (c *Core) finish(completions []ffi.Completion) {
 			c.finishBackUp(op, done.Bytes)
 		}
 		if op.path != nil {
-			offers = append(offers, op.path)
+			offers = append(offers, op)
 		}
 		close(op.done)
 		c.ops.drop(op)
 	}
 	c.plan.Unlock()
-	for _, path := range offers {
-		c.storage.offer(path)
+	for _, op := range offers {
+		op.store.offer(op.path)
 	}
 	c.drainOrphans()
 	c.room.ring()
@@ -256,12 +257,10 @@ func (c *Core) finishBackUp(op *operation, bytes uint64) {
 		c.appendHost(&f, op)
 	}
 	c.giveBack(&f)
-	if !ok || c.storage == nil || op.path == nil {
+	if !ok || op.path == nil || !op.store.promise() { // finish offers the path once it has let go of plan
 		op.path.release()
 		op.path = nil
-		return
 	}
-	c.storage.promise() // finish offers the path once it has let go of plan
 }
 
 // appendHost adds the host pages of a failed back-up to f.

@@ -35,10 +35,10 @@ const prefetchRounds = 3
 // prefetch brings what storage has of the match's tokens to the host and matches again. It takes over the caller's share of a and returns a
 // share of the answer to go on with, which is a itself if nothing came.
 func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
-	c := s.c
-	if s.off() {
+	if s == nil || s.off() { // detached meanwhile
 		return a
 	}
+	c := s.c
 	pages, from := c.wantedPages(m), a.m.Usable
 	if from >= pages { // a second try after somebody else has brought it
 		a.starved = false
@@ -59,6 +59,9 @@ func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
 	f.start = a
 	f.ask = func() *answer { return c.ask(m.tokens, &m.request) }
 	waited := f.alone(ctx)
@@ -94,20 +97,33 @@ func (s *storer) behind(f *fetch) {
 	s.mu.Lock()
 	busy := s.reading
 	s.mu.Unlock()
-	if busy > 0 || s.c.check() != nil {
+	if busy > 0 || s.c.check() != nil || !s.read() {
 		return
 	}
-	s.readers.Add(1)
 	go func() {
 		defer s.readers.Done()
-		f.alone(s.c.background)
+		f.alone(s.ctx)
 	}()
+}
+
+// read says that a goroutine of its own reads from the store, until readers.Done; false of a store that is leaving.
+func (s *storer) read() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.leaving {
+		s.readers.Add(1)
+	}
+	return !s.leaving
 }
 
 // alone runs the fetch unless one for the same first page is under way: then it waits for that and reports so.
 func (f *fetch) alone(ctx context.Context) (waited bool) {
 	s, key := f.s, f.s.keys.key(f.s.c.full, f.hashes[f.from])
 	s.mu.Lock()
+	if s.leaving {
+		s.mu.Unlock()
+		return false
+	}
 	other, busy := s.fetching[key]
 	mine := make(chan struct{})
 	if !busy {
@@ -126,6 +142,7 @@ func (f *fetch) alone(ctx context.Context) (waited bool) {
 		delete(s.fetching, key)
 		s.mu.Unlock()
 		close(mine)
+		s.change.ring()
 	}()
 	f.run(ctx)
 	return false
@@ -251,7 +268,7 @@ func (f *fetch) exists(ctx context.Context, pool, from, to int, found []bool) er
 	for i := range keys {
 		keys[i] = f.s.keys.key(pool, f.hashes[from+i])
 	}
-	return f.s.guard(func() error { return f.s.store.Exists(ctx, keys, found[:len(keys)]) })
+	return guard(func() error { return f.s.store.Exists(ctx, keys, found[:len(keys)]) })
 }
 
 // usable is the largest end up to limit at which every window is complete and every state there: what lies below from is on device or
@@ -377,7 +394,7 @@ func (s *storer) readBatch(ctx context.Context, pool int, pages []ids.HostPage, 
 	}
 	errs := make([]error, len(b.keys))
 	defer s.c.ended(s.c.began(ffi.ActivityStorageRead, len(b.keys)))
-	if err := s.guard(func() error { return s.store.Get(ctx, b.keys, b.bytes, errs) }); err != nil {
+	if err := guard(func() error { return s.store.Get(ctx, b.keys, b.bytes, errs) }); err != nil {
 		if ctx.Err() == nil {
 			s.fault("read", err)
 		}

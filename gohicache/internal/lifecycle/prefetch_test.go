@@ -13,17 +13,26 @@ import (
 	"github.com/hicache/hicache/gohicache/storage/file"
 )
 
-// TestPrefetchOfWhatIsThere: a load that starved looks at storage again when its turn comes; by then somebody else may have brought all of it.
-func TestPrefetchOfWhatIsThere(t *testing.T) {
-	store := file.New(t.TempDir())
+// openCore opens a small cache with a host tier.
+func openCore(t *testing.T) *Core {
+	t.Helper()
 	lru, err := policy.ByName("lru")
 	if err != nil {
 		t.Fatal(err)
 	}
 	c, err := Open(Config{DeviceBytes: 1 << 16, HostBytes: 1 << 16, PageTokens: 4, Pools: []Pool{{Name: "full", Role: radix.Full, Layers: []uint32{0}, KRowBytes: 32}},
-		CopyThreads: 1, WriteThreshold: 2, Policy: lru, Store: store, PrefetchTimeout: time.Second, StoreQueueMax: 1 << 10, StorageBatch: 8, Clock: time.Now,
+		CopyThreads: 1, WriteThreshold: 2, Policy: lru, PrefetchTimeout: time.Second, StoreQueueMax: 1 << 10, StorageBatch: 8, Clock: time.Now,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestPrefetchOfWhatIsThere: a load that starved looks at storage again when its turn comes; by then somebody else may have brought all of it.
+func TestPrefetchOfWhatIsThere(t *testing.T) {
+	c := openCore(t)
+	if err := c.Attach(context.Background(), file.New(t.TempDir())); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -49,7 +58,7 @@ func TestPrefetchOfWhatIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.starved = true
-	if got := c.storage.prefetch(context.Background(), m, a); got != a || got.starved || got.m.Usable != 2 {
+	if got := c.store.Load().prefetch(context.Background(), m, a); got != a || got.starved || got.m.Usable != 2 {
 		t.Errorf("a prefetch of nothing: starved %v, %d pages", got.starved, got.m.Usable)
 	}
 	a.release()

@@ -80,7 +80,7 @@ func (c *Core) planQuotas(demands []ffi.Demand) bool {
 		s.evictable[p] = uint64(c.tree.Counts(p).DeviceEvictable)
 	}
 	preference := ffi.PreferenceFullFirst
-	if c.storage != nil {
+	if c.store.Load() != nil {
 		preference = ffi.PreferenceSWAFirst // what storage holds comes back whole: keep prefixes, give up windows
 	}
 	if err := c.eng.ReclaimPlan(demands, s.evictable, preference, s.quotas); err != nil {
@@ -251,14 +251,17 @@ func (c *Core) backUp(path *pin, stream uint64) {
 	if threshold == 0 {
 		return
 	}
+	store := c.store.Load()
 	if c.cfg.Staging {
-		c.storage.stage(path, stream, threshold)
+		if store != nil {
+			store.stage(path, stream, threshold)
+		}
 		return
 	}
 	b := &c.scratch.backUp
 	if !c.tree.BeginBackUp(path.id, threshold, b) {
-		if c.storage != nil && c.storage.secondChance() {
-			go c.storage.offer(path.retain())
+		if store != nil && store.secondChance() {
+			go store.offer(path.retain())
 		}
 		return
 	}
@@ -306,8 +309,8 @@ func (c *Core) submitBackUp(b *radix.BackUp, stream uint64, path *pin) *operatio
 		}
 		return nil
 	}
-	if path != nil && c.storage != nil {
-		op.path = path.retain()
+	if s := c.store.Load(); path != nil && s != nil {
+		op.path, op.store = path.retain(), s
 	}
 	return op
 }

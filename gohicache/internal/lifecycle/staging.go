@@ -75,13 +75,15 @@ type piece struct {
 func (s *storer) writeStaged(job *stageJob) {
 	stored, total := 0, len(job.Full)
 	pieces, err := s.lacking(job)
-	if err != nil {
+	if err != nil && s.ctx.Err() == nil {
 		s.fault("exists", err)
 	}
 	for len(pieces) > 0 && err == nil {
 		n := min(s.c.cfg.StorageBatch, len(pieces))
 		if n, err = s.storeChunk(job, pieces[:n]); err != nil {
-			s.fault("write", err)
+			if s.ctx.Err() == nil {
+				s.fault("write", err)
+			}
 			break
 		}
 		for _, p := range pieces[:n] {
@@ -138,7 +140,7 @@ func (s *storer) lacking(job *stageJob) ([]piece, error) {
 		keys[i] = s.keys.key(pieces[i].pool, hashes[pieces[i].at])
 		pieces[i].key, pieces[i].hash = keys[i], hashes[pieces[i].at]
 	}
-	if err := s.guard(func() error { return s.store.Exists(c.background, keys, found) }); err != nil {
+	if err := guard(func() error { return s.store.Exists(s.ctx, keys, found) }); err != nil {
 		return nil, err
 	}
 	rest := pieces[:0]
@@ -210,10 +212,10 @@ func (s *storer) storeChunk(job *stageJob, pieces []piece) (int, error) {
 		for _, p := range pieces {
 			b.add(p.pool)
 		}
-		if c.takeBounce(c.background, &b) {
+		if c.takeBounce(s.ctx, &b) {
 			break
 		}
-		if c.background.Err() != nil || len(pieces) == 1 {
+		if s.ctx.Err() != nil || len(pieces) == 1 {
 			return 0, fail(KindNoCapacity, "the staging arena has no room")
 		}
 		pieces = pieces[:len(pieces)/2]
@@ -248,7 +250,7 @@ func (s *storer) storeChunk(job *stageJob, pieces []piece) (int, error) {
 		}
 	}
 	errs := make([]error, len(pieces))
-	if err := s.guard(func() error { return s.store.Put(c.background, o.keys, o.bytes, errs) }); err != nil {
+	if err := guard(func() error { return s.store.Put(s.ctx, o.keys, o.bytes, errs) }); err != nil {
 		return 0, err
 	}
 	for i := range errs {

@@ -18,6 +18,8 @@ import (
 // storer moves pages between the host arena and storage. One goroutine writes; reads run in the goroutine of the load that wants them.
 type storer struct {
 	c     *Core
+	ctx   context.Context // ends with the cache, or when the store is detached
+	stop  context.CancelFunc
 	store storage.Store
 	keys  *keychain
 
@@ -29,12 +31,15 @@ type storer struct {
 	queued   int    // FULL pages in jobs that are not done
 	bytes    uint64 // of all their objects: pinned on the host
 	promised int    // paths that will be offered in a moment
-	missed   bool   // paths were not stored for want of room in the queue
+	missed   bool   // paths were not stored for want of room in the queue, or because there was no store
+	leaving  bool   // detached: nothing new is begun
 	degraded string // why storage is off, "" while it is on
 	readOnly bool   // full: reads go on
 	fetching map[storage.Key]chan struct{}
 	reading  uint64 // bytes of the host arena that fetches fill
 	readers  sync.WaitGroup
+	leave    sync.Once
+	left     chan struct{} // closed once run and readers have ended; made by ended
 	change   signal
 }
 
@@ -75,22 +80,31 @@ func (s *storer) bytesOf(job *radix.Store) uint64 {
 	return total
 }
 
-func newStorer(c *Core) *storer {
-	s := &storer{c: c, store: c.cfg.Store, keys: newKeychain(&c.cfg), jobs: make(chan *storeJob, jobsMax), stages: make(chan *stageJob, jobsMax), end: make(chan struct{}),
+// newStorer starts to use a store; ready is what it said of itself.
+func newStorer(c *Core, store storage.Store, ready error) *storer {
+	s := &storer{c: c, store: store, keys: newKeychain(&c.cfg), jobs: make(chan *storeJob, jobsMax), stages: make(chan *stageJob, jobsMax), end: make(chan struct{}),
 		fetching: map[storage.Key]chan struct{}{}}
-	if err := s.guard(func() error { return s.store.Ready(c.background) }); err != nil {
-		s.degraded = fmt.Sprintf("storage is off: %v", err)
-		c.log.Error("hicache: the cache goes on without storage", "store", s.store.Name(), "error", err)
+	s.ctx, s.stop = context.WithCancel(c.background)
+	if ready != nil {
+		s.degraded = fmt.Sprintf("storage is off: %v", ready)
+		c.log.Error("hicache: the cache goes on without storage", "store", s.store.Name(), "error", ready)
 	}
-	go s.run()
+	go func() {
+		s.run()
+		close(s.end)
+	}()
 	return s
 }
 
-// promise says that an offer follows, so that whoever drains the queue in between waits for it.
-func (s *storer) promise() {
+// promise says that an offer follows, so that whoever drains the queue in between waits for it. False, and none may, of a store that is leaving.
+func (s *storer) promise() bool {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaving {
+		return false
+	}
 	s.promised++
-	s.mu.Unlock()
+	return true
 }
 
 // offer takes over a share of a path whose pages have just reached the host, and queues what storage lacks of it. Every offer was promised.
@@ -153,7 +167,7 @@ func (s *storer) gone(what string, err error) {
 func (s *storer) secondChance() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.missed || !s.roomFor(s.c.cfg.StoreQueueMax/2, s.c.cfg.HostBytes/hostShareQueue/2) || s.degraded != "" || s.readOnly {
+	if !s.missed || !s.roomFor(s.c.cfg.StoreQueueMax/2, s.c.cfg.HostBytes/hostShareQueue/2) || s.degraded != "" || s.readOnly || s.leaving {
 		return false
 	}
 	s.promised++
@@ -162,24 +176,33 @@ func (s *storer) secondChance() bool {
 
 // run writes jobs until the cache closes.
 func (s *storer) run() {
-	defer close(s.end)
 	for {
 		select {
 		case job := <-s.jobs:
 			s.write(job)
 		case job := <-s.stages:
 			s.writeStaged(job)
-		case <-s.c.background.Done():
-			for {
-				select {
-				case job := <-s.jobs:
-					s.done(job, 0)
-				case job := <-s.stages:
-					s.unstage(job)
-				default:
-					return
-				}
-			}
+		case <-s.ctx.Done():
+			s.sweep()
+			return
+		}
+	}
+}
+
+// sweep gives up what is queued.
+func (s *storer) sweep() {
+	for {
+		select {
+		case job := <-s.jobs:
+			s.done(job, 0)
+		case job := <-s.stages:
+			s.unstage(job)
+			s.mu.Lock()
+			s.queued -= len(job.Full)
+			s.bytes -= job.bytes
+			s.mu.Unlock()
+		default:
+			return
 		}
 	}
 }
@@ -205,10 +228,10 @@ func (s *storer) write(job *storeJob) {
 		to := min(from+s.c.cfg.StorageBatch, len(job.Full))
 		n, err := s.writeBatch(job, from, to)
 		stored += n
-		if err != nil {
+		if err != nil && s.ctx.Err() == nil {
 			s.fault("write", err)
 		}
-		if n < to-from || s.c.background.Err() != nil {
+		if n < to-from || s.ctx.Err() != nil {
 			break
 		}
 	}
@@ -234,7 +257,7 @@ func (s *storer) writeBatch(job *storeJob, from, to int) (int, error) {
 	}
 	errs := make([]error, len(b.keys))
 	defer s.c.ended(s.c.began(ffi.ActivityStorageWrite, len(b.keys)))
-	if err := s.guard(func() error { return s.store.Put(s.c.background, b.keys, b.bytes, errs) }); err != nil {
+	if err := guard(func() error { return s.store.Put(s.ctx, b.keys, b.bytes, errs) }); err != nil {
 		return 0, err
 	}
 	good := to - from
@@ -303,8 +326,8 @@ func (b *objects) release(c *Core) {
 	b.views = nil
 }
 
-// guard runs a call of the backend; a panic there is a fault, not the end of the program.
-func (s *storer) guard(call func() error) (err error) {
+// guard runs a call of a backend; a panic there is a fault, not the end of the program.
+func guard(call func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the storage backend panicked: %v", r)
@@ -340,6 +363,9 @@ func (s *storer) off() bool {
 }
 
 func (s *storer) idle() bool {
+	if s == nil {
+		return true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.queued == 0 && s.promised == 0 && len(s.fetching) == 0
@@ -361,11 +387,6 @@ func (s *storer) drain(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
-}
-
-func (s *storer) wait() {
-	<-s.end
-	s.readers.Wait()
 }
 
 func (s *storer) stats(out *metrics.Stats) {

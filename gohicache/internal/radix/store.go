@@ -124,3 +124,24 @@ func (t *Tree) FinishStore(id StoreID, n int) error {
 	t.settle()
 	return nil
 }
+
+// ForgetStored makes no page count as being in storage any more, for a store that was taken away. O(pages); the tree is locked meanwhile.
+func (t *Tree) ForgetStored() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range t.spaces {
+		t.forgetStored(r)
+	}
+}
+
+func (t *Tree) forgetStored(n *node) {
+	if !n.root() {
+		flags := t.col(n, colFlags)
+		for i := range flags {
+			flags[i] &^= flagStored
+		}
+	}
+	for c := n.kid; c != nil; c = c.next {
+		t.forgetStored(c)
+	}
+}
