@@ -42,12 +42,13 @@ func BenchmarkStackLoop(b *testing.B) {
 	for _, c := range []struct {
 		name   string
 		device hicache.Device
+		page   int
 		window int
-	}{{"full-null", hicache.Null, 0}, {"window-null", hicache.Null, 4096}, {"window-cpu", hicache.CPU, 4096}} {
+	}{{"full-null", hicache.Null, 64, 0}, {"full-16-null", hicache.Null, 16, 0}, {"window-null", hicache.Null, 64, 4096}, {"window-cpu", hicache.CPU, 64, 4096}} {
 		b.Run(c.name, func(b *testing.B) {
 			requests, tokens := 0.0, 0.0
 			for b.Loop() {
-				n, d, err := runStack(context.Background(), &Settings{}, c.device, prompts, pageTokens, capacityToken, c.window, capacityToken/4)
+				n, d, err := runStack(context.Background(), &Settings{}, c.device, prompts, c.page, capacityToken, c.window, capacityToken/4)
 				if err != nil {
 					b.Fatal(err)
 				}
