@@ -33,7 +33,7 @@ func (c *Cache) Admit(m *Match, o AdmitOptions) (*Admission, error) {
 	if m == nil {
 		return nil, &Error{Op: "admit", Err: ErrStale, Message: "the match is nil"}
 	}
-	a, err := c.core.Admit(m.m, lifecycle.AdmitRequest{Extend: o.Extend, MaxNew: o.MaxNew, Chunk: o.ChunkTokens})
+	a, err := c.core.Admit(&m.m, lifecycle.AdmitRequest{Extend: o.Extend, MaxNew: o.MaxNew, Chunk: o.ChunkTokens})
 	if err != nil {
 		return nil, c.publicError("admit", err)
 	}

@@ -39,21 +39,22 @@ type LoadOptions struct {
 // Errors: ErrNoCapacity (nothing taken; retry later or Wait), ErrInfeasible (never fits), ErrStale (the match was released), ErrClosed, ErrDevice,
 // or the context's error. Whatever it returns, m stays the caller's to release. ctx bounds waiting and storage reads, never a copy in flight.
 func (c *Cache) Load(ctx context.Context, m *Match, o LoadOptions) (*Lease, error) {
-	if m == nil || m.m == nil {
+	if m == nil || m.c == nil {
 		return nil, &Error{Op: "load", Err: ErrStale, Message: "the match is nil"}
 	}
-	h, err := c.core.Load(ctx, m.m, lifecycle.LoadRequest{Tokens: o.Tokens, Stream: uint64(o.Stream), Wait: o.Wait,
+	l := &Lease{c: c}
+	err := c.core.LoadAs(ctx, &l.h, &m.m, lifecycle.LoadRequest{Tokens: o.Tokens, Stream: uint64(o.Stream), Wait: o.Wait,
 		WindowTailOnly: o.WindowTailOnly, NoStorage: o.NoStorage, NoLoadBack: o.NoLoadBack, TTL: o.TTL})
 	if err != nil {
 		return nil, c.publicError("load", err)
 	}
-	return &Lease{c: c, h: h}, nil
+	return l, nil
 }
 
 // Lease keeps the pages of one request where they are, from Load to Release.
 type Lease struct {
 	c *Cache
-	h *lifecycle.Lease
+	h lifecycle.Lease
 }
 
 // Prefix is the number of tokens, from the start, whose KV the cache supplied: compute begins there. A multiple of the page size.
@@ -153,7 +154,7 @@ func (c *Cache) Insert(l *Lease, tokens []uint32) error {
 	if l == nil {
 		return &Error{Op: "insert", Err: ErrStale, Message: "the lease is nil"}
 	}
-	return c.publicErrorOrNil("insert", c.core.Insert(l.h, tokens))
+	return c.publicErrorOrNil("insert", c.core.Insert(&l.h, tokens))
 }
 
 // HostPages are the host copies of the lease's pages in one pool, ids.NoHostPage where there is none, as the match found them. For checks and

@@ -33,7 +33,7 @@ type MatchOptions struct {
 // Release. Leases made of it have pins of their own.
 type Match struct {
 	c *Cache
-	m *lifecycle.Match
+	m lifecycle.Match
 }
 
 // Match looks tokens up in the default namespace. It never fails and never waits; of a closed cache it finds nothing. tokens must not
@@ -47,8 +47,10 @@ func (c *Cache) MatchIn(ns Namespace, tokens []uint32) *Match {
 
 // MatchWith looks tokens up with options.
 func (c *Cache) MatchWith(tokens []uint32, o MatchOptions) *Match {
-	return &Match{c: c, m: c.core.Match(tokens, lifecycle.MatchRequest{Namespace: o.Namespace.radix(), FullHit: o.FullHit,
-		Context: o.Context, TTL: o.TTL, Priority: uint8(min(max(o.Priority, 0), 99)), Retain: max(o.Retain, 0)})}
+	m := &Match{c: c}
+	c.core.MatchAs(&m.m, tokens, lifecycle.MatchRequest{Namespace: o.Namespace.radix(), FullHit: o.FullHit,
+		Context: o.Context, TTL: o.TTL, Priority: uint8(min(max(o.Priority, 0), 99)), Retain: max(o.Retain, 0)})
+	return m
 }
 
 // Tokens is the length of the usable prefix on device and host, a multiple of the page size. Storage may add to it in Load.

@@ -225,7 +225,8 @@ func (c *Core) bug(what string, err error) {
 
 // giveBack frees what the tree no longer names.
 func (c *Core) giveBack(f *radix.Freed) {
-	frees := make([]ffi.Pages, 0, len(f.Device))
+	var room [8]ffi.Pages
+	frees := room[:0]
 	add := func(pool int) {
 		if pool < len(f.Device) && len(f.Device[pool]) > 0 {
 			frees = append(frees, ffi.Pages{Pool: uint32(pool), Pages: f.Device[pool]})
@@ -274,7 +275,8 @@ type pin struct {
 }
 
 func (c *Core) newPin(id radix.Pin) *pin {
-	p := &pin{c: c, id: id}
+	p := pins.Get().(*pin)
+	p.c, p.id = c, id
 	p.refs.Store(1)
 	c.count.pins.Add(1)
 	return p
@@ -285,16 +287,21 @@ func (p *pin) retain() *pin {
 	return p
 }
 
-// release gives up one share; the last one ends the pin.
+// release gives up one share; the last one ends the pin, whose memory the next one takes.
 func (p *pin) release() {
 	if p == nil || p.refs.Add(-1) != 0 {
 		return
 	}
-	p.c.count.pins.Add(-1)
-	p.c.tree.Release(p.id)
-	p.c.drainOrphans()
-	p.c.room.ring()
+	c, id := p.c, p.id
+	p.c = nil
+	pins.Put(p)
+	c.count.pins.Add(-1)
+	c.tree.Release(id)
+	c.drainOrphans()
+	c.room.ring()
 }
+
+var pins = sync.Pool{New: func() any { return new(pin) }}
 
 // signal is a condition that can be waited for beside a context: take the channel, look, then wait for the channel to close.
 type signal struct {

@@ -25,6 +25,7 @@ type hold struct {
 	// windowEnd and windowFrom say, by pool, which positions have a window page that this request may use: the last windowed ones before
 	// windowEnd (the prefix's window, [windowLow, windowEnd)) and all from windowFrom on.
 	windowLow, windowEnd, windowFrom []int
+	ints                             [12]int           // where those are, for as many pools as caches mostly have
 	state                            []ids.VirtualPage // by pool: own state page, or None
 	source                           []ids.VirtualPage // by pool: the checkpoint that the prefix ends with, or None
 	checkpoint                       int               // tokens that state stands for, if the user said so

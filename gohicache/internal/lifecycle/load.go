@@ -24,8 +24,16 @@ type LoadRequest struct {
 // Load makes a match resident, takes pages for the new tokens and leases all of it.
 func (c *Core) Load(ctx context.Context, m *Match, request LoadRequest) (*Lease, error) {
 	l := new(Lease)
-	if err := c.load(ctx, m, &request, &l.hold, &l.lease); err != nil {
+	if err := c.LoadAs(ctx, l, m, request); err != nil {
 		return nil, err
+	}
+	return l, nil
+}
+
+// LoadAs is Load for callers that bring the memory; l is new, and of no use if it fails.
+func (c *Core) LoadAs(ctx context.Context, l *Lease, m *Match, request LoadRequest) error {
+	if err := c.load(ctx, m, &request, &l.hold, &l.lease); err != nil {
+		return err
 	}
 	c.holds.add(l)
 	if request.TTL > 0 {
@@ -33,7 +41,7 @@ func (c *Core) Load(ctx context.Context, m *Match, request LoadRequest) (*Lease,
 		l.timer = time.AfterFunc(request.TTL, l.expire)
 		l.mu.Unlock()
 	}
-	return l, nil
+	return nil
 }
 
 // load fills h, and leases its pages if lease is not nil.
@@ -100,6 +108,9 @@ func (c *Core) withRoom(ctx context.Context, wait bool, try func(turn bool) erro
 			change = c.room.wait()
 		}
 		err := try(waiting)
+		if err == nil {
+			return nil
+		}
 		var later *retryAfter
 		if errors.As(err, &later) {
 			good := len(later.ops) == 0
@@ -119,7 +130,7 @@ func (c *Core) withRoom(ctx context.Context, wait bool, try func(turn bool) erro
 			err = fail(KindNoCapacity, "what would have to go cannot be backed up: its copies to the host keep failing")
 		}
 		var e *Error
-		if err == nil || !errors.As(err, &e) || e.Kind != KindNoCapacity {
+		if !errors.As(err, &e) || e.Kind != KindNoCapacity {
 			return err
 		}
 		if !wait {
@@ -298,9 +309,12 @@ const maxTokens = 1 << 30
 
 func (c *Core) initHold(h *hold, r *radix.Match, m *Match, request *LoadRequest, d *demand) {
 	n := len(c.cfg.Pools)
-	ints := make([]int, 3*n)
+	ints := h.ints[:]
+	if 3*n > len(ints) {
+		ints = make([]int, 3*n)
+	}
 	*h = hold{c: c, namespace: m.request.Namespace, stream: request.Stream, tokens: request.Tokens, prefix: d.usable, owned: d.usable,
-		windowLow: ints[:n:n], windowEnd: ints[n : 2*n : 2*n], windowFrom: ints[2*n:],
+		windowLow: ints[:n:n], windowEnd: ints[n : 2*n : 2*n], windowFrom: ints[2*n : 3*n : 3*n],
 		priority: m.request.Priority, retain: c.retainUntil(&m.request)}
 	copy(h.windowFrom, d.windowFrom)
 	for _, p := range c.windows {
@@ -482,6 +496,7 @@ type scratch struct {
 	evictable  []uint64
 	quotas     []uint64
 	want       []int
+	request    radix.EvictRequest
 	evict      radix.EvictResult
 	hostWant   []int // a host pass may run inside a device pass
 	hostEvict  radix.EvictResult

@@ -48,10 +48,17 @@ var answers = sync.Pool{New: func() any { return new(answer) }}
 
 // Match looks tokens up. It never fails and never waits.
 func (c *Core) Match(tokens []uint32, request MatchRequest) *Match {
-	m := &Match{c: c, request: request, tokens: tokens}
+	m := new(Match)
+	c.MatchAs(m, tokens, request)
+	return m
+}
+
+// MatchAs is Match for callers that bring the memory; m is new.
+func (c *Core) MatchAs(m *Match, tokens []uint32, request MatchRequest) {
+	m.c, m.request, m.tokens = c, request, tokens
 	if c.closing.Load() {
 		m.closed = true
-		return m
+		return
 	}
 	c.count.matches.Add(1)
 	c.count.matchedTokens.Add(uint64(len(tokens)))
@@ -67,7 +74,6 @@ func (c *Core) Match(tokens []uint32, request MatchRequest) *Match {
 	if request.TTL > 0 {
 		m.timer = time.AfterFunc(request.TTL, m.Release)
 	}
-	return m
 }
 
 // ask makes a pinned answer with one share.

@@ -42,18 +42,17 @@ func (c *Core) demandsOf(takes []ffi.Take) []ffi.Demand {
 // takeWith runs do, and again after each way of making room: first the smallest quotas that make the demand fit, then, where pinned pages
 // keep those from being packed, as many pages of each pool as are asked for.
 func (c *Core) takeWith(demands []ffi.Demand, do func() error) error {
-	var err error
-	switch c.eng.FitsStatus(demands) { // an error of do costs more than the question, and a full device is the normal state
-	case ffi.StatusNoCapacity:
-		err = ffi.ErrNoCapacity
-	case ffi.StatusMovesBlocked:
-		err = ffi.ErrMovesBlocked
-	default:
+	var err error = ffi.ErrNoCapacity
+	planned, quotas := c.planQuotas(demands) // before the first try: a full device is the normal state, and an error costs more than the question
+	if planned && !quotas {
 		err = do()
 	}
-	for _, way := range []func([]ffi.Demand) bool{c.planQuotas, c.demandQuotas} {
-		if !lacksRoom(err) || !way(demands) {
+	for _, exact := range []bool{true, false} {
+		if !lacksRoom(err) || exact && !quotas {
 			continue
+		}
+		if !exact {
+			c.demandQuotas(demands)
 		}
 		ops, gone := c.evictDevice(radix.ForRoom)
 		if len(ops) > 0 {
@@ -73,8 +72,9 @@ func lacksRoom(err error) bool {
 	return errors.Is(err, ffi.ErrNoCapacity) || errors.Is(err, ffi.ErrMovesBlocked)
 }
 
-// planQuotas writes into scratch.want the smallest quotas whose eviction makes the demand fit; false if there are none.
-func (c *Core) planQuotas(demands []ffi.Demand) bool {
+// planQuotas writes into scratch.want the smallest quotas whose eviction makes the demand fit; planned is false if none would, some if there
+// is anything to evict.
+func (c *Core) planQuotas(demands []ffi.Demand) (planned, some bool) {
 	s := &c.scratch
 	for p := range s.evictable {
 		s.evictable[p] = uint64(c.tree.Counts(p).DeviceEvictable)
@@ -84,23 +84,21 @@ func (c *Core) planQuotas(demands []ffi.Demand) bool {
 		preference = ffi.PreferenceSWAFirst // what storage holds comes back whole: keep prefixes, give up windows
 	}
 	if err := c.eng.ReclaimPlan(demands, s.evictable, preference, s.quotas); err != nil {
-		return false
+		return false, false
 	}
-	some := false
 	for p, n := range s.quotas {
 		s.want[p] = int(n)
 		some = some || n > 0
 	}
-	return some
+	return true, some
 }
 
 // demandQuotas writes into scratch.want one page for each page asked for: a pool that gets its own pages back as holes needs no move.
-func (c *Core) demandQuotas(demands []ffi.Demand) bool {
+func (c *Core) demandQuotas(demands []ffi.Demand) {
 	clear(c.scratch.want)
 	for _, d := range demands {
 		c.scratch.want[d.Pool] += int(d.PageCount)
 	}
-	return true
 }
 
 // evictDevice gives up scratch.want device pages. It returns how many went, and the back-ups that have to end before more do (write_back). Where
@@ -145,7 +143,9 @@ func (c *Core) evictPass(unbacked radix.Unbacked, cause radix.Cause) (ops []*ope
 	if c.timed.Load() {
 		c.tree.Advance(uint64(c.cfg.Clock().UnixNano()))
 	}
-	c.tree.Evict(&radix.EvictRequest{Tier: radix.Device, Want: c.scratch.want, Unbacked: unbacked, Cause: cause}, r)
+	request := &c.scratch.request
+	*request = radix.EvictRequest{Tier: radix.Device, Want: c.scratch.want, Unbacked: unbacked, Cause: cause}
+	c.tree.Evict(request, r)
 	ops, failed := c.runBackUps(r.BackUps)
 	c.evicted(radix.Device, r)
 	for _, n := range r.Gone {

@@ -1,6 +1,10 @@
 package radix
 
-import "github.com/hicache/hicache/ffi/ids"
+import (
+	"slices"
+
+	"github.com/hicache/hicache/ffi/ids"
+)
 
 // Unbacked says what an eviction does with device pages that have no host copy.
 type Unbacked uint8
@@ -310,9 +314,11 @@ func (e *evictor) takeRun(n *node, from int, kind Reason) {
 	t := e.t
 	to := int(n.pools[t.full].dev)
 	dev, flags := t.col(n, colDevice)[from:to], t.col(n, colFlags)[from:to]
-	for i := len(dev) - 1; i >= 0; i-- {
-		e.f.device(t.full, dev[i])
+	freed := slices.Grow(e.f.Device[t.full], len(dev))
+	for i := len(dev) - 1; i >= 0; i-- { // all of them are on the device
+		freed = append(freed, ids.VirtualPage(dev[i]))
 	}
+	e.f.Device[t.full] = freed
 	for s, w := range t.swa {
 		if n.pools[w.pool].dev == 0 {
 			continue

@@ -171,7 +171,7 @@ func (t *Tree) layStrip(req *InsertRequest, at, end int) strip {
 	s := t.newStrip(pages)
 	copy(s[t.stripWords(pages, 0):], req.Tokens[at*t.pt:end*t.pt])
 	dev, flags := s.deviceColumn(pages), s.flagsColumn(pages)
-	for i, v := range req.Pages[at-req.From:] {
+	for i, v := range req.Pages[at-req.From:][:len(dev)] {
 		dev[i] = uint32(v)
 	}
 	for k, w := range t.swa {
@@ -357,9 +357,7 @@ func (t *Tree) grow(n *node, req *InsertRequest, r *InsertResult, at int, spare 
 		}
 	}
 	t.link(n, leaf)
-	for _, v := range t.col(leaf, colDevice) {
-		r.Now = append(r.Now, ids.VirtualPage(v))
-	}
+	r.Now = append(r.Now, req.Pages[from-req.From:]...)
 	r.New += int(leaf.pages)
 	t.emit(Stored, Device, t.full, ByInsert, leaf, 0, int(leaf.pages))
 	for _, w := range t.swa {

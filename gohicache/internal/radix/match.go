@@ -248,7 +248,7 @@ func (t *Tree) fill(m *Match, path []*node, b bounds) {
 		k := min(int(n.pages), b.usable-int(n.start))
 		on := max(0, min(k, resident-int(n.start)))
 		out := m.Resident[min(resident, int(n.start)):]
-		for j, v := range t.col(n, colDevice)[:on] {
+		for j, v := range t.col(n, colDevice)[:min(on, len(out))] {
 			out[j] = ids.VirtualPage(v)
 		}
 		for _, h := range t.col(n, colHost)[on:k] {
