@@ -1,7 +1,7 @@
 # engine_bench: figures of the engine through the C ABI, without Go. Off by default; `make bench` turns it on.
 option(HICACHE_BENCH "Build engine_bench" OFF)
 if(HICACHE_BENCH)
-  set(HICACHE_BENCH_SOURCES engine_bench.cpp arena_cases.cpp transfer_cases.cpp)
+  set(HICACHE_BENCH_SOURCES engine_bench.cpp arena_cases.cpp batch_cases.cpp transfer_cases.cpp)
   list(TRANSFORM HICACHE_BENCH_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/csrc/bench/)
   add_executable(engine_bench ${HICACHE_BENCH_SOURCES})
   target_include_directories(engine_bench SYSTEM PRIVATE ${CMAKE_SOURCE_DIR}/include)

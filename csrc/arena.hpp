@@ -64,6 +64,16 @@ struct PinList {
   uint32_t count = 0;
 };
 
+// A line of a batch's page tables: the pages of one sequence in one pool.
+struct StepLine {
+  uint32_t pool;
+  uint32_t place; // Of the line among all that a batch can have: equal for the same line of the next step.
+  uint32_t count;
+  uint32_t sinks;                 // Pages without a page in the pool: 0 in ids.
+  const hicache_kernel_id_t *ids; // Their places.
+  const hicache_vpage_t *vpages;
+};
+
 // One line of a take; layout of hicache_take_t and hicache_host_take_t.
 using Take = hicache_take_t;
 
@@ -105,6 +115,8 @@ public:
   Status take(std::span<const Take> takes, ErrorDetail *error);
   Status free(std::span<const hicache_pages_t> frees, ErrorDetail *error);
   Status extend(uint32_t owner_pool, std::span<hicache_sequence_t> sequences, ErrorDetail *error);
+  // Whether such an extension is certain to succeed without a move, whatever open steps pin. False says nothing.
+  bool extends_in_place(uint32_t owner_pool, std::span<const hicache_sequence_t> sequences) const;
 
   // ---- Reservations ----
 
@@ -142,6 +154,12 @@ public:
   // `waits` (may be null) gets the fences of other streams on these pages, for which `stream` must wait on the device.
   Status step_open(uint64_t stream, std::span<const hicache_pages_t> pages, hicache_step_t *step_out, std::span<const FenceMark> *waits,
                    ErrorDetail *error);
+  // A batch's step: closes `previous` (0: none; else can_follow) and opens a step on the pages of the lines, which lie in the order of
+  // their places, and on `pages`. What `previous` held already stays pinned. *mark_out as in step_close, null without `previous`; it is
+  // given on errors too, when `previous` is closed and nothing is held. by_line = false: in a plain list, which takes less room.
+  Status step_follow(hicache_step_t previous, uint64_t stream, std::span<const StepLine> lines, std::span<const hicache_pages_t> pages,
+                     bool by_line, hicache_step_t *step_out, FenceMark *mark_out, std::span<const FenceMark> *waits, ErrorDetail *error);
+  bool can_follow(hicache_step_t step, uint64_t stream) const;
   // *mark_out names the closed step: the engine records an event on the stream behind it.
   Status step_close(hicache_step_t step, FenceMark *mark_out, ErrorDetail *error);
   // Tells the mover's mirror what has changed in the virtual tables since the last call: before a step, whose kernels may read it. Nothing

@@ -90,6 +90,39 @@ Status Arena::State::zero_growth(Pool *pool, const hicache_sequence_t &sequence,
   return HICACHE_OK;
 }
 
+// What an extension by so many names, window pages in each pool and copies of tails' window pages takes.
+Demand Arena::State::growth_demand(const Pool &owner, uint64_t names, uint64_t windows, const uint64_t *tail_windows) const {
+  Demand demand;
+  for (const Pool &pool : pools) {
+    uint64_t wanted = 0;
+    if (pool.index == owner.index) wanted = names;
+    else if (owner.window_bits >> pool.index & 1) wanted = windows + tail_windows[pool.index];
+    demand.pages[pool.index] = static_cast<uint32_t>(std::min<uint64_t>(wanted, kPageCountMax));
+  }
+  return demand;
+}
+
+bool Arena::extends_in_place(uint32_t owner_pool, std::span<const hicache_sequence_t> sequences) const {
+  const State &s = *state_;
+  if (s.compaction == HICACHE_COMPACTION_EAGER) return false; // There closing a step packs.
+  const Pool &owner = s.pools[owner_pool];
+  uint64_t names = 0, windows = 0;
+  for (const hicache_sequence_t &sequence : sequences) {
+    const Growth growth = growth_of(sequence, owner.page_tokens);
+    if (growth.copies_tail) return false;
+    names += growth.new_pages;
+    windows += growth.window_pages();
+  }
+  constexpr uint64_t kNoTails[kPoolMax] = {};
+  const Demand demand = s.growth_demand(owner, names, windows, kNoTails);
+  bool out_of_holes = true;
+  for (const Pool &pool : s.pools) {
+    if (pool.owns_ids() && demand.pages[pool.index] > pool.ids.size()) return false;
+    out_of_holes &= demand.pages[pool.index] <= pool.holes.size();
+  }
+  return out_of_holes || s.ends_can_grow(demand);
+}
+
 Status Arena::extend(uint32_t owner_pool, std::span<hicache_sequence_t> sequences, ErrorDetail *error) {
   State &s = *state_;
   if (const Status status = s.check_pool(owner_pool, error); status != HICACHE_OK) return status;
@@ -108,13 +141,7 @@ Status Arena::extend(uint32_t owner_pool, std::span<hicache_sequence_t> sequence
     for (const Pool &pool : s.pools)
       if (owner.window_bits >> pool.index & 1) tail_windows[pool.index] += pool.table.mapped(sequence.vpages[sequence.vpage_count - 1]);
   }
-  Demand demand;
-  for (const Pool &pool : s.pools) {
-    uint64_t wanted = 0;
-    if (pool.index == owner_pool) wanted = names;
-    else if (owner.window_bits >> pool.index & 1) wanted = windows + tail_windows[pool.index];
-    demand.pages[pool.index] = static_cast<uint32_t>(std::min<uint64_t>(wanted, kPageCountMax));
-  }
+  const Demand demand = s.growth_demand(owner, names, windows, tail_windows);
   if (const Status status = s.make_room(demand, error); status != HICACHE_OK) {
     s.counters.takes_refused++;
     if (status == HICACHE_MOVES_BLOCKED) s.counters.moves_blocked++;

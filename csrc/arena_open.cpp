@@ -220,6 +220,7 @@ void Arena::State::set_up_tables(const ArenaOptions &options) {
     pool.open_places(names, &places[pool.is_static ? static_places++ : 0]);
     if (mirrored) pool.watch_names(names);
     if (!host) pool.table.bind_sink();
+    if (!host) pool.lagging_bits.assign((uint64_t{pool.page_count_max} + 63) / 64, 0);
     pool.marks.assign((names + 63) / 64, 0);
     if (pool.owns_ids()) pool.ids.open(pool.first_id, pool.id_count, names, host);
     if (pool.is_static) {
@@ -247,6 +248,7 @@ void Arena::State::set_up_tables(const ArenaOptions &options) {
   copies.reserve(kBatch);
   if (!fenced()) return;
   streams.open(board);
+  if (!host) open_line_sets(static_cast<uint32_t>(pools.size()) * LineSet::kSequenceMax);
   caller_waits.open();
   mover_waits.open();
   if (mirrored) mirror_waits.open();

@@ -9,6 +9,7 @@
 #include "fence.hpp"
 #include "pool.hpp"
 #include "slot_map.hpp"
+#include "step_lines.hpp"
 
 namespace hicache {
 
@@ -27,6 +28,7 @@ struct LeaseRecord {
 struct StepRecord {
   PinList pins;
   uint32_t stream_slot = 0;
+  uint32_t line_set = LineSet::kNone;
 };
 
 // Pages wanted, by pool number.
@@ -54,6 +56,7 @@ struct Arena::State {
   SlotMap<ReservationRecord> reservations;
   SlotMap<LeaseRecord> leases;
   SlotMap<StepRecord> steps;
+  std::vector<LineSet> line_sets; // None in a host arena.
   Streams streams;
   FenceOverflow overflow;
   WaitSet caller_waits; // Handed to the caller.
@@ -128,10 +131,25 @@ struct Arena::State {
   void reserve_pages(Pool *pool, uint32_t count, std::span<const Take> takes, ReservationRecord *record);
 
   // ---- lease.cpp ----
-  uint32_t unpin_list(PinList *pins); // Empties it. Returns the bits of the pools that got holes: the caller settles them.
-  uint32_t unpin_entries(const PinList &pins);
+  // Empties the list. Returns the bits of the pools that got holes: the caller settles them. A mark joins the pages' fences.
+  uint32_t unpin_list(PinList *pins, FenceMark mark = {});
+  uint32_t unpin_entries(const PinList &pins, FenceMark mark);
   Status pin_pages(std::span<const hicache_pages_t> lines, PinList *pins, uint32_t *places_out, ErrorDetail *error);
   Status pinnable(uint32_t pool, uint32_t v, uint32_t *place_out, ErrorDetail *error) const; // Has a page, with room for more pins.
+
+  // ---- step_lines.cpp ----
+  void open_line_sets(uint32_t line_max);
+  uint32_t take_line_set(); // LineSet::kNone if all are taken.
+  uint32_t give_back_line_set(uint32_t set_index, FenceMark mark);
+  uint32_t unpin_line(PinList *list, FenceMark mark) { return list->count == 0 ? 0 : unpin_list(list, mark); }
+  uint32_t release_lines(uint32_t set_index, uint32_t from, FenceMark mark);
+  Status hold_places(Pool *pool, const uint32_t *frames, uint32_t count, bool in_line, PinList *list, ErrorDetail *error);
+  Status hold_line(const StepLine &line, uint32_t from, bool in_line, PinList *list, ErrorDetail *error);
+  Status follow_line(const StepLine &line, PinList *list, FenceMark mark, uint32_t *changed, ErrorDetail *error);
+  Status hold_lines(std::span<const StepLine> lines, uint32_t set_index, PinList *plain, FenceMark mark, uint32_t *changed,
+                    ErrorDetail *error);
+  Status hold_pages(std::span<const hicache_pages_t> pages, PinList *pins, ErrorDetail *error);
+  void collect_carried(WaitSet *waits) const;
 
   // ---- fences ----
   // Pages [from, to) of a pool join its span where others may have been: each takes over the fences left in its bytes. Their users need not
@@ -145,6 +163,7 @@ struct Arena::State {
   void set_fence(Pool *pool, uint32_t p, FenceMark mark); // In place of what there was: the mark's work has waited for it.
   void collect_fence(const Pool &pool, uint32_t p, WaitSet *waits) const {
     if (!fenced()) return;
+    if (pool.lagging(p)) collect_carried(waits);
     const PageFence fence = pool.fences[p];
     if (fence && !waits->leaves_out(fence.slot())) overflow.collect(fence, streams, waits);
   }
@@ -153,6 +172,7 @@ struct Arena::State {
 
   // ---- arena_extend.cpp ----
   Status check_sequence(const Pool &owner, const hicache_sequence_t &sequence, uint32_t number, ErrorDetail *error) const;
+  Demand growth_demand(const Pool &owner, uint64_t names, uint64_t windows, const uint64_t *tail_windows) const;
   Status grow(Pool *owner, hicache_sequence_t *sequence, FrameSource *owner_source, FrameSource *window_sources, ErrorDetail *error);
   void name_growth(Pool *owner, hicache_sequence_t *sequence, FrameSource *source, uint32_t first, uint32_t count);
   Status zero_growth(Pool *pool, const hicache_sequence_t &sequence, uint32_t first, uint64_t token_total, ErrorDetail *error);

@@ -10,10 +10,10 @@
 namespace hicache {
 
 Status BatchStep::open(ErrorDetail *error) {
-  const uint64_t bytes = kLineMax * sizeof(hicache_pages_t) + kSequenceMax * sizeof(Before);
+  const uint64_t bytes = kLineMax * sizeof(StepLine) + kSequenceMax * sizeof(Before);
   if (int code = memory_.reserve(bytes, 0, HostMemory::PageSize::kSmall); code != 0)
     return refuse_memory(error, "batch steps", bytes, code);
-  lines_ = reinterpret_cast<hicache_pages_t *>(memory_.base());
+  lines_ = reinterpret_cast<StepLine *>(memory_.base());
   before_ = reinterpret_cast<Before *>(lines_ + kLineMax);
   return HICACHE_OK;
 }
@@ -68,9 +68,7 @@ Status BatchStep::check(const hicache_batch_t &batch, ErrorDetail *error) const 
   if (batch.previous != 0 && !engine_.device().is_step(batch.previous)) {
     return fail(error, HICACHE_STALE_ID, HICACHE_NO_POOL, "batch.previous 0x%" PRIx64 " is no open step", batch.previous);
   }
-  if (uint64_t{batch.sequence_count} * batch.table_count + batch.pages_count > kLineMax) {
-    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "batch: sequences × tables + pages_count passes %u", kLineMax);
-  }
+  static_assert(uint64_t{kSequenceMax} * kPoolCountMax <= kLineMax); // Of no more tables than pools.
   for (uint32_t i = 0; i < batch.sequence_count; i++) {
     const hicache_sequence_t &sequence = batch.sequences[i];
     // What the ranges below are computed from; the rest is checked by the extension itself.
@@ -108,30 +106,21 @@ void BatchStep::take_back(const hicache_batch_t &batch) {
   }
 }
 
-std::span<const hicache_pages_t> BatchStep::lines_of(const hicache_batch_t &batch) {
-  uint32_t count = 0;
-  for (uint32_t t = 0; t < batch.table_count; t++) {
-    const uint32_t page_tokens = engine_.page_tokens(batch.tables[t].pool);
-    for (uint32_t i = 0; i < batch.sequence_count; i++) {
-      Range range = listed(batch.tables[t], batch.sequences[i], page_tokens, true);
-      // Pages before the window tail of a prefill have no window page: their tokens are written to the sink, and there is nothing to hold.
-      const uint32_t *vpages = batch.sequences[i].vpages;
-      while (range.first < range.last && engine_.device().place(batch.tables[t].pool, vpages[range.first]) == HICACHE_NO_PAGE)
-        range.first++;
-      lines_[count++] = {batch.tables[t].pool, range.last - range.first, batch.sequences[i].vpages + range.first};
-    }
-  }
-  return {lines_, std::copy(batch.pages, batch.pages + batch.pages_count, lines_ + count)};
-}
-
-void BatchStep::write_table(const hicache_batch_t &batch, const hicache_batch_table_t &table) {
+// Writes a table, and its lines for the step to hold.
+void BatchStep::write_table(const hicache_batch_t &batch, uint32_t index) {
+  const hicache_batch_table_t &table = batch.tables[index];
   const KernelMap map = engine_.kernel_map(table.pool);
+  const uint32_t batch_tables = batch.table_count;
   hicache_kernel_id_t *ids = table.ids;
+  uint64_t sink_total = 0;
   for (uint32_t i = 0; i < batch.sequence_count; i++) {
     const hicache_sequence_t &sequence = batch.sequences[i];
     const Range range = listed(table, sequence, map.page_tokens, true);
-    const uint32_t count = range.last - range.first;
-    engine_.count_sinks(translate_pages(map, sequence.vpages + range.first, count, ids));
+    const uint32_t count = range.last - range.first, place = i * batch_tables + index;
+    const uint32_t *vpages = sequence.vpages + range.first;
+    const uint64_t sinks = translate_pages(map, vpages, count, ids);
+    sink_total += sinks;
+    lines_[place] = {table.pool, place, count, static_cast<uint32_t>(sinks), ids, vpages};
     if (table.form == HICACHE_TABLE_PADDED) {
       std::fill(ids + count, ids + table.row_pages, 0);
       ids += table.row_pages;
@@ -147,21 +136,40 @@ void BatchStep::write_table(const hicache_batch_t &batch, const hicache_batch_ta
     }
   }
   if (table.form == HICACHE_TABLE_RAGGED) table.indptr[batch.sequence_count] = static_cast<int32_t>(ids - table.ids);
+  engine_.count_sinks(sink_total);
+}
+
+// Closes `previous`, if there is one to follow, and opens the step.
+Status BatchStep::open_step(const hicache_batch_t &batch, hicache_step_t previous, hicache_step_t *step_out, ErrorDetail *error) {
+  const std::span<const StepLine> lines(lines_, batch.sequence_count * batch.table_count);
+  const std::span<const hicache_pages_t> pages(batch.pages, batch.pages_count);
+  const Status status = engine_.step_follow(previous, batch.stream, lines, pages, true, step_out, error);
+  if (status != HICACHE_LIMIT) return status;
+  return engine_.step_follow(0, batch.stream, lines, pages, false, step_out, error); // Lists by line have room to spare in each.
 }
 
 Status BatchStep::run(const hicache_batch_t &batch, hicache_step_t *step_out, ErrorDetail *error) {
   if (Status status = check(batch, error); status != HICACHE_OK) return status;
-  // First, so that its pins are not in the way of the moves that the extension may need.
-  if (batch.previous != 0) {
-    if (Status status = engine_.step_close(batch.previous, error); status != HICACHE_OK) return status;
+  // The step before is closed first, so that its pins are not in the way of the moves that the extension may need; where there are none,
+  // the new step takes its pins over.
+  hicache_step_t previous = batch.previous;
+  const bool follows = previous != 0 && engine_.device().can_follow(previous, batch.stream) &&
+                       engine_.device().extends_in_place(batch.owner_pool, {batch.sequences, batch.sequence_count});
+  if (previous != 0 && !follows) {
+    if (Status status = engine_.step_close(previous, error); status != HICACHE_OK) return status;
+    previous = 0;
   }
-  if (Status status = extend(batch, error); status != HICACHE_OK) return engine_.explain(HICACHE_TIER_DEVICE, status, error);
-  const Status status = engine_.step_open(batch.stream, lines_of(batch), step_out, error);
-  if (status != HICACHE_OK) {
+  if (Status status = extend(batch, error); status != HICACHE_OK) {
+    if (previous != 0) engine_.step_close(previous, nullptr);
+    return engine_.explain(HICACHE_TIER_DEVICE, status, error);
+  }
+  for (uint32_t table = 0; table < batch.table_count; table++) write_table(batch, table);
+  hicache_step_t step = 0;
+  if (Status status = open_step(batch, previous, &step, error); status != HICACHE_OK) {
     take_back(batch);
     return status;
   }
-  for (uint32_t table = 0; table < batch.table_count; table++) write_table(batch, batch.tables[table]);
+  *step_out = step;
   return HICACHE_OK;
 }
 

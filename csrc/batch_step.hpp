@@ -6,6 +6,7 @@
 
 #include "hicache.h"
 #include "host_memory.hpp"
+#include "step_lines.hpp"
 #include "status.hpp"
 
 namespace hicache {
@@ -15,8 +16,8 @@ class Engine;
 // Scratch of batch steps, one an engine, and their execution. Under the engine's lock.
 class BatchStep {
 public:
-  static constexpr uint32_t kSequenceMax = 4096;
-  static constexpr uint32_t kLineMax = 1u << 16; // Lines of pages of a step: sequences × tables and the further ones.
+  static constexpr uint32_t kSequenceMax = LineSet::kSequenceMax;
+  static constexpr uint32_t kLineMax = 1u << 16; // Lines of a step: sequences × tables.
 
   explicit BatchStep(Engine &engine) : engine_(engine) {}
   // Reserves the scratch; RAM only for what batches use of it.
@@ -44,12 +45,12 @@ private:
   static Range listed(const hicache_batch_table_t &table, const hicache_sequence_t &sequence, uint32_t page_tokens, bool extended);
   Status extend(const hicache_batch_t &batch, ErrorDetail *error);
   void take_back(const hicache_batch_t &batch);
-  std::span<const hicache_pages_t> lines_of(const hicache_batch_t &batch);
-  void write_table(const hicache_batch_t &batch, const hicache_batch_table_t &table);
+  void write_table(const hicache_batch_t &batch, uint32_t table);
+  Status open_step(const hicache_batch_t &batch, hicache_step_t previous, hicache_step_t *step_out, ErrorDetail *error);
 
   Engine &engine_;
   HostMemory memory_;
-  hicache_pages_t *lines_ = nullptr;
+  StepLine *lines_ = nullptr; // By sequence, then table.
   Before *before_ = nullptr;
 };
 

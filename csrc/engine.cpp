@@ -283,6 +283,22 @@ Status Engine::step_open(uint64_t stream, std::span<const hicache_pages_t> pages
   return backend_->order_step(stream, waits, error);
 }
 
+Status Engine::step_follow(hicache_step_t previous, uint64_t stream, std::span<const StepLine> lines,
+                           std::span<const hicache_pages_t> pages, bool by_line, hicache_step_t *step_out, ErrorDetail *error) {
+  FenceMark mark;
+  std::span<const FenceMark> waits;
+  const Status status = device_->step_follow(previous, stream, lines, pages, by_line, step_out, &mark, &waits, error);
+  const Status recorded = mark ? backend_->fence_record(mark, stream, status == HICACHE_OK ? error : nullptr) : HICACHE_OK;
+  if (status != HICACHE_OK) return status;
+  if (recorded != HICACHE_OK) {
+    device_->step_close(*step_out, &mark, nullptr); // The device has failed: nobody will close it.
+    return recorded;
+  }
+  page_work_.await(Tier::kDevice, waits);
+  if (Status published = device_->publish_tables(error); published != HICACHE_OK) return published;
+  return backend_->order_step(stream, waits, error);
+}
+
 Status Engine::step_close(hicache_step_t step, ErrorDetail *error) {
   FenceMark mark;
   if (Status status = device_->step_close(step, &mark, error); status != HICACHE_OK) return status;

@@ -58,6 +58,9 @@ public:
 
   Status pool_info(uint32_t tier, uint32_t pool, hicache_pool_info_t *info_out, ErrorDetail *error);
   Status step_open(uint64_t stream, std::span<const hicache_pages_t> pages, hicache_step_t *step_out, ErrorDetail *error);
+  // As Arena::step_follow, and tells the backend.
+  Status step_follow(hicache_step_t previous, uint64_t stream, std::span<const StepLine> lines, std::span<const hicache_pages_t> pages,
+                     bool by_line, hicache_step_t *step_out, ErrorDetail *error);
   Status step_close(hicache_step_t step, ErrorDetail *error);
   Status lease_acquire(std::span<const hicache_pages_t> pages, hicache_lease_t *lease_out, ErrorDetail *error);
   Status lease_release(hicache_lease_t lease, ErrorDetail *error);

@@ -2,6 +2,7 @@
 // a page (28 bits).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -50,6 +51,50 @@ public:
     Chunk &chunk = chunks_[list->tail];
     chunk.entries[chunk.count++] = entry;
     list->count++;
+  }
+
+  // Likewise, pages of one pool.
+  void append_all(PinList *list, uint32_t pool, const uint32_t *pages, uint32_t count) {
+    list->count += count;
+    while (count > 0) {
+      if (list->tail == kEnd || chunks_[list->tail].count == kChunkEntries) {
+        const uint32_t fresh = take();
+        if (list->tail == kEnd) list->head = fresh;
+        else chunks_[list->tail].next = fresh;
+        list->tail = fresh;
+      }
+      Chunk &chunk = chunks_[list->tail];
+      const uint32_t n = std::min(count, kChunkEntries - chunk.count);
+      for (uint32_t i = 0; i < n; i++) chunk.entries[chunk.count + i] = entry(pool, pages[i]);
+      chunk.count += n;
+      pages += n;
+      count -= n;
+    }
+  }
+
+  // Adds one list to the end of another and empties it. Where they meet a chunk may stay part empty.
+  void join(PinList *list, PinList *end) {
+    if (end->count == 0) return;
+    if (list->count == 0) {
+      *list = *end;
+    } else {
+      chunks_[list->tail].next = end->head;
+      list->tail = end->tail;
+      list->count += end->count;
+    }
+    *end = PinList{};
+  }
+
+  // Whether the list's entries are the first of these pages, in order.
+  bool begins(const PinList &list, uint32_t pool, const int32_t *pages) const {
+    for (uint32_t chunk = list.head; chunk != kEnd; chunk = chunks_[chunk].next) {
+      const Chunk &c = chunks_[chunk];
+      uint32_t differs = 0;
+      for (uint32_t i = 0; i < c.count; i++) differs |= c.entries[i] ^ entry(pool, static_cast<uint32_t>(pages[i]));
+      if (differs != 0) return false;
+      pages += c.count;
+    }
+    return true;
   }
 
   // Gives the list's chunks back and empties it. O(chunks).

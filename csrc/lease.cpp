@@ -41,7 +41,7 @@ Status Arena::State::pin_pages(std::span<const hicache_pages_t> lines, PinList *
         return status;
       }
       pool.pin_all(frames, run, ignore_pins);
-      for (uint32_t i = 0; i < run; i++) slab.append(pins, EntrySlab::entry(line.pool, frames[i]));
+      slab.append_all(pins, line.pool, frames, run);
       if (places_out != nullptr) places_out = std::copy_n(frames, run, places_out);
       done += run;
     }
@@ -50,12 +50,16 @@ Status Arena::State::pin_pages(std::span<const hicache_pages_t> lines, PinList *
   return HICACHE_OK;
 }
 
-// Returns the bits of the pools in which quarantined pages have become holes.
-uint32_t Arena::State::unpin_entries(const PinList &pins) {
+// Returns the bits of the pools in which quarantined pages have become holes. A mark, if there is one, joins the fences of the pages.
+uint32_t Arena::State::unpin_entries(const PinList &pins, FenceMark mark) {
   uint32_t changed = 0, frames[Pool::kPinRun], holes[Pool::kPinRun], run = 0, run_pool = 0;
   const auto unpin_run = [&] {
     Pool &pool = pools[run_pool];
+    if (mark)
+      for (uint32_t i = 0; i < run; i++) join_fence(&pool, frames[i], mark);
     const uint32_t hole_count = pool.unpin_all(frames, run, holes);
+    for (uint32_t i = 0; !host && i < run; i++)
+      if (pool.pins[frames[i]] == 0) pool.set_lagging(frames[i], false); // In nobody's list: its fences are whole.
     run = 0;
     if (hole_count == 0) return;
     changed |= 1u << run_pool;
@@ -70,8 +74,8 @@ uint32_t Arena::State::unpin_entries(const PinList &pins) {
   return changed;
 }
 
-uint32_t Arena::State::unpin_list(PinList *pins) {
-  const uint32_t changed = unpin_entries(*pins);
+uint32_t Arena::State::unpin_list(PinList *pins, FenceMark mark) {
+  const uint32_t changed = unpin_entries(*pins, mark);
   slab.release(pins);
   epoch++;
   return changed;
@@ -177,8 +181,8 @@ Status Arena::step_close(hicache_step_t step, FenceMark *mark_out, ErrorDetail *
   if (record == nullptr) return fail(error, HICACHE_STALE_ID, HICACHE_NO_POOL, "the step is closed or never was");
   const FenceMark mark = s.streams.issue(record->stream_slot);
   s.streams.close_step(record->stream_slot);
-  s.slab.each(record->pins, [&](uint32_t entry) { s.join_fence(&s.pools[EntrySlab::pool_of(entry)], EntrySlab::page_of(entry), mark); });
-  const uint32_t changed = s.unpin_list(&record->pins);
+  uint32_t changed = s.unpin_list(&record->pins, mark);
+  if (record->line_set != LineSet::kNone) changed |= s.give_back_line_set(record->line_set, mark);
   s.steps.erase(step);
   if (mark_out != nullptr) *mark_out = mark;
   return s.settle(changed, error);

@@ -74,7 +74,8 @@ void Pool::move_all(const PageMove *moves, uint32_t count) {
 }
 
 uint64_t Pool::table_bytes() const {
-  return table.bytes() + holes.bytes() + movable.bytes() + held.bytes() + changed.bytes() + ids.bytes() + marks.size() * sizeof(uint64_t);
+  return table.bytes() + holes.bytes() + movable.bytes() + held.bytes() + changed.bytes() + ids.bytes() +
+         (marks.size() + lagging_bits.size()) * sizeof(uint64_t);
 }
 
 } // namespace hicache

@@ -44,11 +44,12 @@ struct Pool {
 
   PageTable table;
   HoleSet holes, movable, held;
-  HoleSet changed;             // Names whose entry a mirror does not know yet; closed without one.
-  ByPlace<uint16_t> pins;      // Of pages in the span: see PlaceTable.
-  ByPlace<PageFence> fences;   // Likewise; none in a host arena.
-  FreeIds ids;                 // Of an owner.
-  std::vector<uint64_t> marks; // A bit a virtual id, zero between calls: finds what occurs twice in one.
+  HoleSet changed;                    // Names whose entry a mirror does not know yet; closed without one.
+  ByPlace<uint16_t> pins;             // Of pages in the span: see PlaceTable.
+  ByPlace<PageFence> fences;          // Likewise; none in a host arena.
+  FreeIds ids;                        // Of an owner.
+  std::vector<uint64_t> lagging_bits; // A bit a physical page: LineSet::carried stands for fences that it lacks. None in a host arena.
+  std::vector<uint64_t> marks;        // A bit a virtual id, zero between calls: finds what occurs twice in one.
 
   // Opens the tables of places, which the caller has sized.
   void open_places(uint32_t names, PlaceTable *places);
@@ -66,6 +67,13 @@ struct Pool {
   bool marked(uint32_t v) const { return (marks[v >> 6] >> (v & 63)) & 1; }
   void set_mark(uint32_t v) { marks[v >> 6] |= uint64_t{1} << (v & 63); }
   void clear_mark(uint32_t v) { marks[v >> 6] &= ~(uint64_t{1} << (v & 63)); }
+
+  bool lagging(uint32_t p) const { return !lagging_bits.empty() && ((lagging_bits[p >> 6] >> (p & 63)) & 1) != 0; }
+  void set_lagging(uint32_t p, bool lags) {
+    const uint64_t bit = uint64_t{1} << (p & 63);
+    uint64_t &word = lagging_bits[p >> 6];
+    word = lags ? word | bit : word & ~bit;
+  }
 
   // ---- The span ----
 

@@ -145,7 +145,11 @@ static void verify_pins(const Arena::State &s, Report *report) {
     if (entries != list.count) report->add("a holder's list has %u entries and counts %u", entries, list.count);
   };
   s.leases.each([&](uint64_t, const LeaseRecord &record) { count(record.pins); });
-  s.steps.each([&](uint64_t, const StepRecord &record) { count(record.pins); });
+  s.steps.each([&](uint64_t, const StepRecord &record) {
+    count(record.pins);
+    if (record.line_set == LineSet::kNone) return;
+    for (const PinList &list : s.line_sets[record.line_set].lists) count(list);
+  });
   uint64_t names = 0, frames[kPoolMax] = {};
   s.reservations.each([&](uint64_t, const ReservationRecord &record) {
     count(record.frames);

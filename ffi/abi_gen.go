@@ -47,6 +47,9 @@ type Class uint32
 // Granularity of kernel ids.
 type Granularity uint32
 
+// TableForm says how the page tables of a batch are laid out.
+type TableForm uint32
+
 // Preference says which pools a reclaim plan spares.
 type Preference uint32
 
@@ -221,9 +224,9 @@ const (
 const (
 	// How a batch's page tables are laid out.
 	// All sequences' ids one after the other; indptr says where each begins (FlashInfer, paged KV indices).
-	TableRagged = 0
+	TableFormRagged TableForm = 0
 	// A row of row_pages ids a sequence; the rest of a row is the sink (FlashAttention block table).
-	TablePadded = 1
+	TableFormPadded TableForm = 1
 )
 
 const (
@@ -526,7 +529,7 @@ type abiBatchTable struct {
 	// The owner pool or an SWA pool of its group.
 	pool uint32
 	// HICACHE_TABLE_*.
-	form uint32
+	form TableForm
 	// 0: every page of a sequence; else those that meet its new tokens or the window_tokens before them.
 	windowTokens uint32
 	// PADDED: ids in a row. RAGGED: 0.

@@ -21,6 +21,7 @@ func TestNoGarbage(t *testing.T) {
 	ring := make([]Completion, 8)
 	demands := []Demand{{Pool: poolFull, PageCount: 1 << 20}}
 	seqs := []Sequence{{Pages: make([]ids.VirtualPage, 0, 8)}}
+	batch := newBatch()
 	down, up := make([]Copy, 0, 8), make([]Copy, 0, 8)
 	must := func(err error) {
 		if err != nil {
@@ -56,6 +57,22 @@ func TestNoGarbage(t *testing.T) {
 			seqs[0] = Sequence{Pages: seqs[0].Pages[:0], NewTokens: 9, WindowTailTokens: NoPage}
 			must(e.Extend(poolFull, seqs))
 			must(e.Free([]Pages{{Pool: poolFull, Pages: seqs[0].Pages}}))
+		},
+		"batch step": func() {
+			for i := range batch.Sequences {
+				s := &batch.Sequences[i]
+				s.Pages, s.Tokens, s.NewTokens = s.Pages[:0], 0, 1
+			}
+			for range 6 {
+				step, err := e.BatchStep(batch)
+				must(err)
+				batch.Previous = step
+			}
+			must(e.StepClose(batch.Previous))
+			batch.Previous = 0
+			for i := range batch.Sequences {
+				must(e.Free([]Pages{{Pool: poolFull, Pages: batch.Sequences[i].Pages}}))
+			}
 		},
 		"reserve and cancel": func() {
 			r, err := e.Reserve([]Take{{Pool: poolFull, Pages: fresh}})

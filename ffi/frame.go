@@ -2,6 +2,7 @@ package ffi
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"unsafe"
 )
@@ -16,6 +17,8 @@ type frame struct {
 	takes     []abiTake
 	pages     []abiPages
 	sequences []abiSequence
+	tables    []abiBatchTable
+	batch     abiBatch
 	hostTakes []abiHostTake
 	hostPages []abiHostPages
 	addresses []uintptr // Of host pages: not memory of Go.
@@ -52,6 +55,7 @@ func (f *frame) release() {
 	f.takes = forget(f.takes)
 	f.pages = forget(f.pages)
 	f.sequences = forget(f.sequences)
+	f.tables = forget(f.tables)
 	f.hostTakes = forget(f.hostTakes)
 	f.hostPages = forget(f.hostPages)
 	frames.Put(f)
@@ -91,6 +95,28 @@ func (f *frame) putPages(pages []Pages) {
 	for i := range pages {
 		p := &pages[i]
 		f.pages = append(f.pages, abiPages{pool: p.Pool, pageCount: count(len(p.Pages)), vpages: unsafe.SliceData(p.Pages)})
+	}
+}
+
+func (f *frame) putSequences(sequences []Sequence) {
+	f.sequences = slices.Grow(f.sequences, len(sequences))[:len(sequences)]
+	for i := range sequences {
+		s := &sequences[i]
+		f.sequences[i] = abiSequence{
+			vpages: unsafe.SliceData(s.Pages), vpageCount: count(len(s.Pages)), vpageCapacity: count(cap(s.Pages)),
+			tokenCount: s.Tokens, newTokenCount: s.NewTokens, windowTailTokens: s.WindowTailTokens, flags: s.Flags,
+		}
+	}
+}
+
+// takeSequences brings what an extension made of the sequences back to the caller.
+func (f *frame) takeSequences(sequences []Sequence) {
+	for i := range f.sequences {
+		s, grown := &sequences[i], &f.sequences[i]
+		if n := int(grown.vpageCount); n != len(s.Pages) {
+			s.Pages = s.Pages[:n]
+		}
+		s.Tokens = grown.tokenCount
 	}
 }
 

@@ -70,19 +70,10 @@ func (e *Engine) Extend(ownerPool uint32, sequences []Sequence) error {
 	if f == nil {
 		return closed("extend")
 	}
-	for i := range sequences {
-		s := &sequences[i]
-		f.sequences = append(f.sequences, abiSequence{
-			vpages: unsafe.SliceData(s.Pages), vpageCount: count(len(s.Pages)), vpageCapacity: count(cap(s.Pages)),
-			tokenCount: s.Tokens, newTokenCount: s.NewTokens, windowTailTokens: s.WindowTailTokens, flags: s.Flags,
-		})
-	}
+	f.putSequences(sequences)
 	status := e.library.table.callExtend(f, e.handle, ownerPool, data(f.sequences), count(len(f.sequences)), f.errorOut())
 	if status >= 0 {
-		for i := range sequences {
-			s := &sequences[i]
-			s.Pages, s.Tokens = s.Pages[:f.sequences[i].vpageCount], f.sequences[i].tokenCount
-		}
+		f.takeSequences(sequences)
 	}
 	return e.end(f, "extend", status)
 }

@@ -463,7 +463,8 @@ typedef struct hicache_batch {
 
 // A server's step over a batch in one call: closes the previous step, extends every sequence or none, opens a step on the pages listed and
 // writes their page tables. Errors as hicache_extend and hicache_step_open; INVALID_ARGUMENT, before anything is done, for tables too small.
-// After any other error the previous step is closed and nothing else has changed. Cost: O(pages listed).
+// After any other error the previous step is closed and nothing else has changed but the memory of the tables. Where `previous` is this
+// stream's last batch, pages that both list stay pinned in between. Cost: O(pages listed), of which a page listed before costs a compare.
 HICACHE_API hicache_status_t hicache_batch_step(hicache_engine_t *engine, const hicache_batch_t *batch, hicache_step_t *step_out,
                                                 hicache_error_t *error);
 

@@ -102,5 +102,6 @@ void reclaim(const Settings &settings);
 void submit(const Settings &settings);
 void copy_rate(const Settings &settings);
 void tables(const Settings &settings);
+void decode_step(const Settings &settings);
 
 } // namespace hicache::bench

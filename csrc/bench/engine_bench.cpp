@@ -123,10 +123,12 @@ struct Case {
 };
 
 constexpr Case kCases[] = {
-    {"take-free", hicache::bench::take_and_free}, {"churn", hicache::bench::churn},         {"packing", hicache::bench::packing},
-    {"bulk", hicache::bench::bulk_take},          {"shortfall", hicache::bench::shortfall}, {"translate", hicache::bench::translate},
-    {"reclaim", hicache::bench::reclaim},         {"submit", hicache::bench::submit},       {"copy-rate", hicache::bench::copy_rate},
-    {"tables", hicache::bench::tables},
+    {"take-free", hicache::bench::take_and_free}, {"churn", hicache::bench::churn},
+    {"packing", hicache::bench::packing},         {"bulk", hicache::bench::bulk_take},
+    {"shortfall", hicache::bench::shortfall},     {"translate", hicache::bench::translate},
+    {"reclaim", hicache::bench::reclaim},         {"submit", hicache::bench::submit},
+    {"copy-rate", hicache::bench::copy_rate},     {"tables", hicache::bench::tables},
+    {"decode-step", hicache::bench::decode_step},
 };
 
 int usage() {

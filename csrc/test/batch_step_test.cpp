@@ -174,5 +174,87 @@ TEST(BatchStep, RefusedLeavesAllSequences) {
   unchanged();
 }
 
+// A step that takes its pages over from the one before writes no fence on them; whoever asks must see it all the same.
+TEST(BatchStep, PagesHandedOnKeepTheirFences) {
+  OpenEngine engine;
+  const Pages other = engine.alloc(1, 0);
+  Batch batch(engine, {5, 3});
+  hicache_batch_t request = batch.request();
+  request.stream = 1;
+  ASSERT_EQ(batch.step(request), HICACHE_OK) << engine.message();
+  for (auto &sequence : batch.sequences_) sequence.new_token_count = 1;
+  const auto waits_of = [&](uint32_t vpage) {
+    const uint64_t before = engine.stats().fence_waits_transfers;
+    hicache_hpage_t hpage;
+    const hicache_host_take_t take{kFull, 1, &hpage};
+    EXPECT_EQ(hicache_host_alloc(engine.get(), &take, 1, engine.error()), HICACHE_OK) << engine.message();
+    const hicache_copy_t copy{kFull, vpage, hpage, 0};
+    hicache_transfer_t transfer{};
+    transfer.struct_size = sizeof transfer;
+    transfer.copies = &copy;
+    transfer.copy_count = 1;
+    hicache_ticket_t ticket;
+    EXPECT_EQ(hicache_back_up(engine.get(), &transfer, &ticket, engine.error()), HICACHE_OK) << engine.message();
+    hicache_completion_t done;
+    uint32_t count = 0;
+    EXPECT_EQ(hicache_completion_wait(engine.get(), UINT64_MAX, &done, 1, &count, engine.error()), HICACHE_OK);
+    return engine.stats().fence_waits_transfers - before;
+  };
+  EXPECT_EQ(waits_of(batch.rows_[0][0]), 0u) << "no step that used it has closed";
+  for (uint32_t token = 0; token < 3; token++) {
+    request.previous = batch.step_;
+    ASSERT_EQ(batch.step(request), HICACHE_OK) << engine.message();
+    EXPECT_EQ(waits_of(batch.rows_[0][0]), 1u) << "token " << token;
+    EXPECT_EQ(waits_of(other[0]), 0u) << "no step used it";
+  }
+  // A sequence that has left the batch: its pages carry the fence of the last step they were in, and may move.
+  const uint32_t left = batch.rows_[0][0];
+  request.previous = batch.step_;
+  request.sequences = batch.sequences_.data() + 1;
+  request.sequence_count = 1;
+  ASSERT_EQ(batch.step(request), HICACHE_OK) << engine.message();
+  EXPECT_EQ(waits_of(left), 1u);
+  EXPECT_EQ(engine.pool_stats(HICACHE_TIER_DEVICE, kFull).pinned_pages, 2u) << "those of the second sequence";
+  engine.expect_sound();
+  batch.close();
+  engine.expect_sound();
+}
+
+// The same pages in several lines, and in the steps of two streams at once.
+TEST(BatchStep, PagesSharedByLinesAndStreams) {
+  OpenEngine engine;
+  Batch one(engine, {8, 8}), two(engine, {8, 8});
+  hicache_batch_t first = one.request(), second = two.request();
+  first.stream = 1;
+  second.stream = 2;
+  ASSERT_EQ(one.step(first), HICACHE_OK) << engine.message();
+  // Everybody continues the pages of the first sequence of the first batch.
+  const Pages prefix(one.rows_[0].begin(), one.rows_[0].begin() + 2);
+  for (Batch *batch : {&one, &two}) {
+    for (uint32_t i = 0; i < 2; i++) {
+      std::copy(prefix.begin(), prefix.end(), batch->rows_[i].begin());
+      batch->sequences_[i] = {batch->rows_[i].data(), 2, 32, 8, 1, kWindow, 0};
+    }
+  }
+  for (uint32_t round = 0; round < 6; round++) {
+    first.previous = one.step_;
+    ASSERT_EQ(one.step(first), HICACHE_OK) << engine.message();
+    one.expect_tables();
+    second.previous = two.step_;
+    ASSERT_EQ(two.step(second), HICACHE_OK) << engine.message();
+    two.expect_tables();
+    engine.compact();
+    one.expect_tables();
+    two.expect_tables();
+    engine.expect_sound();
+  }
+  one.close();
+  engine.compact();
+  two.expect_tables(); // Its pins are its own.
+  two.close();
+  EXPECT_EQ(engine.pool_stats(HICACHE_TIER_DEVICE, kFull).pinned_pages, 0u);
+  engine.expect_sound();
+}
+
 } // namespace
 } // namespace hicache_test

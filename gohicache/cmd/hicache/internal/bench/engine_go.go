@@ -69,9 +69,8 @@ func throughGo() Group {
 // decoding is a batch of sequences that grow by a token a step.
 type decoding struct {
 	engine *ffi.Engine
-	seqs   []ffi.Sequence
+	batch  ffi.Batch
 	all    []ids.VirtualPage
-	tables []ids.KernelID
 	steps  int // since the sequences began
 }
 
@@ -82,63 +81,55 @@ const (
 )
 
 func newDecoding(s *Settings) (*decoding, error) {
-	const pages = 20_000
+	const pages, row = 20_000, decodeTokens / decodePageTokens
 	e, err := ffi.Open(&ffi.Options{Library: s.Library, Backend: ffi.BackendNull, DeviceBytes: pages * 32 * decodePageTokens, Pools: enginePools(decodePageTokens, decodeTokens)})
 	if err != nil {
 		return nil, err
 	}
-	d := &decoding{engine: e, seqs: make([]ffi.Sequence, decodeSequences)}
-	for i := range d.seqs {
-		d.seqs[i] = ffi.Sequence{Pages: make([]ids.VirtualPage, 0, decodeTokens/decodePageTokens), WindowTailTokens: ffi.NoPage}
+	d := &decoding{engine: e, all: make([]ids.VirtualPage, 0, decodeSequences*row)}
+	d.batch = ffi.Batch{OwnerPool: poolFull, Sequences: make([]ffi.Sequence, decodeSequences), Tables: []ffi.BatchTable{
+		{Pool: poolFull, Form: ffi.TableFormRagged, IDs: make([]ids.KernelID, decodeSequences*row), Indptr: make([]int32, decodeSequences+1),
+			LastPageTokens: make([]int32, decodeSequences)},
+		{Pool: poolSWA, Form: ffi.TableFormPadded, RowPages: row, IDs: make([]ids.KernelID, decodeSequences*row)},
+	}}
+	for i := range d.batch.Sequences {
+		d.batch.Sequences[i] = ffi.Sequence{Pages: make([]ids.VirtualPage, 0, row), WindowTailTokens: ffi.NoPage}
 	}
-	d.all = make([]ids.VirtualPage, 0, decodeSequences*decodeTokens/decodePageTokens)
-	d.tables = make([]ids.KernelID, cap(d.all))
 	return d, d.begin()
 }
 
 // begin gives back the sequences and starts them with half of their tokens.
 func (d *decoding) begin() error {
-	d.gather()
+	if d.batch.Previous != 0 {
+		if err := d.engine.StepClose(d.batch.Previous); err != nil {
+			return err
+		}
+		d.batch.Previous = 0
+	}
+	d.all = d.all[:0]
+	for i := range d.batch.Sequences {
+		q := &d.batch.Sequences[i]
+		d.all = append(d.all, q.Pages...)
+		q.Pages, q.Tokens, q.NewTokens = q.Pages[:0], 0, decodeTokens/2
+	}
 	if err := d.engine.Free([]ffi.Pages{{Pool: poolFull, Pages: d.all}}); err != nil {
 		return err
 	}
-	for i := range d.seqs {
-		d.seqs[i].Pages, d.seqs[i].Tokens, d.seqs[i].NewTokens = d.seqs[i].Pages[:0], 0, decodeTokens/2
-	}
-	if err := d.engine.Extend(poolFull, d.seqs); err != nil {
+	if err := d.engine.Extend(poolFull, d.batch.Sequences); err != nil {
 		return err
 	}
-	for i := range d.seqs {
-		d.seqs[i].NewTokens = 1
+	for i := range d.batch.Sequences {
+		d.batch.Sequences[i].NewTokens = 1
 	}
 	d.steps = 0
 	return nil
 }
 
-func (d *decoding) gather() {
-	d.all = d.all[:0]
-	for i := range d.seqs {
-		d.all = append(d.all, d.seqs[i].Pages...)
-	}
-}
-
-// step is what a server does around one token of every sequence.
-func (d *decoding) step() error {
+// step is what a server does around one token of every sequence: FlashInfer's tables for FULL, FlashAttention's for SWA.
+func (d *decoding) step() (err error) {
 	d.steps++
-	if err := d.engine.Extend(poolFull, d.seqs); err != nil {
-		return err
-	}
-	d.gather()
-	step, err := d.engine.StepOpen(0, []ffi.Pages{{Pool: poolFull, Pages: d.all}, {Pool: poolSWA, Pages: d.all}})
-	if err != nil {
-		return err
-	}
-	for pool := range uint32(2) {
-		if _, err := d.engine.KernelIDs(ffi.Holder(step), pool, ffi.GranularityPage, d.all, d.tables); err != nil {
-			return err
-		}
-	}
-	return d.engine.StepClose(step)
+	d.batch.Previous, err = d.engine.BatchStep(&d.batch)
+	return err
 }
 
 func decodeStep() Group {
@@ -147,7 +138,10 @@ func decodeStep() Group {
 		if err != nil {
 			return err
 		}
-		defer d.engine.Close()
+		defer func() {
+			_ = d.begin() // closes the last step
+			_ = d.engine.Close()
+		}()
 		config := fmt.Sprintf("%d sequences of %d to %d pages, FULL+SWA, %s", decodeSequences, decodeTokens/decodePageTokens/2, decodeTokens/decodePageTokens, ffi.CallMode)
 		rounds := scaled(s, 20, 1)
 		life := func() error { // every step of one life of the sequences
