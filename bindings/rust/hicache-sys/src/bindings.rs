@@ -1109,7 +1109,8 @@ pub struct Api {
     pub hicache_kernel_ids: unsafe extern "C" fn(engine: *mut hicache_engine_t, holder: u64, pool: u32, granularity: u32, vpages: *const hicache_vpage_t, page_count: u32, ids_out: *mut hicache_kernel_id_t, sink_count_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t,
     /// A server's step over a batch in one call: closes the previous step, extends every sequence or none, opens a step on the pages listed and
     /// writes their page tables. Errors as hicache_extend and hicache_step_open; INVALID_ARGUMENT, before anything is done, for tables too small.
-    /// After any other error the previous step is closed and nothing else has changed. Cost: O(pages listed).
+    /// After any other error the previous step is closed and nothing else has changed but the memory of the tables. Where `previous` is this
+    /// stream's last batch, pages that both list stay pinned in between. Cost: O(pages listed), of which a page listed before costs a compare.
     pub hicache_batch_step: unsafe extern "C" fn(engine: *mut hicache_engine_t, batch: *const hicache_batch_t, step_out: *mut hicache_step_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Places of virtual pages now, HICACHE_NO_PAGE where unmapped. For tests, maps and reports: without a holder the answer may be old
     /// when it returns.
