@@ -1,4 +1,6 @@
 // Giving pages back. Never waits: a page that is still touched goes to quarantine and becomes a hole when its last pin ends.
+#include <algorithm>
+
 #include "arena_state.hpp"
 
 namespace hicache {
@@ -25,6 +27,7 @@ uint32_t Arena::State::free_in_pool(Pool *pool, const uint32_t *vpages, uint32_t
   uint32_t mapped[Pool::kFreeRun], changed = 0;
   for (uint32_t done = 0; done < count;) {
     uint32_t found = 0;
+    for (uint32_t i = done + Pool::kFreeRun; i < std::min(count, done + 2 * Pool::kFreeRun); i++) pool->table.prefetch_entry(vpages[i]);
     for (; done < count && found < Pool::kFreeRun; done++) {
       mapped[found] = vpages[done];
       found += pool->table.mapped(vpages[done]);
@@ -59,12 +62,20 @@ Status Arena::State::check_frees(std::span<const hicache_pages_t> frees, ErrorDe
   for (; lines_marked < frees.size() && status == HICACHE_OK; lines_marked++) {
     const hicache_pages_t &line = frees[lines_marked];
     Pool &pool = pools[line.pool];
+    constexpr uint32_t kAhead = 16;
+    const PageTable &names = pools[pool.owner].table; // Which says what is allocated.
+    for (uint32_t i = 0; i < std::min(kAhead, line.page_count); i++) names.prefetch_entry(line.vpages[i]);
     for (uint32_t i = 0; i < line.page_count; i++) {
       const uint32_t v = line.vpages[i];
+      if (i + kAhead < line.page_count) names.prefetch_entry(line.vpages[i + kAhead]);
       const bool is_allocated = allocated(pool, v);
       if (is_allocated && !pool.marked(v)) {
         pool.set_mark(v);
-        pool.table.prefetch_place(pool.table.v2p(v));
+        if (line.page_count <= Pool::kFreeRun) { // More are fetched run by run.
+          pool.table.prefetch_place(pool.table.v2p(v));
+          for (uint32_t bits = pool.window_bits; bits != 0; bits &= bits - 1)
+            pools[static_cast<uint32_t>(__builtin_ctz(bits))].table.prefetch_entry(v);
+        }
         continue;
       }
       status = fail(error, HICACHE_STALE_ID, line.pool, "pool %u: virtual page %u %s", line.pool, v,

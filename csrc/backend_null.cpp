@@ -36,7 +36,10 @@ std::atomic<uint64_t> *NullBackend::tags(Tier tier, uint32_t pool) {
 Status NullBackend::move_pages(Tier tier, std::span<const PageMove> moves, std::span<const FenceMark>, FenceMark, ErrorDetail *) {
   for (const PageMove &move : moves) {
     std::atomic<uint64_t> *tag = tags(tier, move.pool);
-    tag[raw(move.destination)].store(tag[raw(move.source)].load(std::memory_order_relaxed), std::memory_order_relaxed);
+    const uint64_t moved = tag[raw(move.source)].load(std::memory_order_relaxed);
+    // Memory of tags that nobody has written stays untouched.
+    if (tag[raw(move.destination)].load(std::memory_order_relaxed) != moved)
+      tag[raw(move.destination)].store(moved, std::memory_order_relaxed);
   }
   return HICACHE_OK;
 }

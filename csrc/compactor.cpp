@@ -7,9 +7,19 @@ namespace hicache {
 
 // ---- One batch ----
 
+static void fetch_lines(const Pool &pool, uint32_t source, uint32_t destination) {
+  pool.table.prefetch_name(source);
+  pool.table.prefetch_place(destination);
+  pool.holes.prefetch(destination);
+  pool.movable.prefetch(destination);
+}
+
 Status Arena::State::run_moves(Pool *pool, uint32_t count, ErrorDetail *error) {
   if (count == 0) return HICACHE_OK;
   const std::span<const PageMove> batch(moves.data(), count);
+  if (count <= 64) { // Holes lie anywhere in the arena: all lines are on their way before the first is touched.
+    for (const PageMove &move : batch) fetch_lines(*pool, raw(move.source), raw(move.destination));
+  }
   FenceMark done;
   if (fenced()) {
     clear_mover_waits();

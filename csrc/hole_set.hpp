@@ -24,6 +24,8 @@ public:
 
   bool contains(uint32_t i) const { return (words_[i >> 6] >> (i & 63)) & 1; }
 
+  void prefetch(uint32_t i) const { __builtin_prefetch(&words_[i >> 6], 1); }
+
   // `i` is not a member yet.
   void insert(uint32_t i) {
     assert(i < capacity_ && !contains(i));

@@ -46,6 +46,9 @@ public:
     if (p < kStateFirst) __builtin_prefetch(&p2v_[p], 1);
   }
 
+  void prefetch_entry(uint32_t v) const { // Of any number.
+    if (v < v2p_.size()) __builtin_prefetch(&v2p_[v], 1);
+  }
   void prefetch_name(uint32_t p) const { __builtin_prefetch(&v2p_[p2v_[p]], 1); } // Of a page that is bound.
 
   // Notes in `changed` (not owned) the names whose place changes from now on.
@@ -59,7 +62,12 @@ public:
   void bind_all(const uint32_t *vpages, const uint32_t *ppages, uint32_t count) {
     uint32_t *const v2p = v2p_.data();
     for (uint32_t i = 0; changed_ != nullptr && i < count; i++) note(vpages[i]);
+    constexpr uint32_t kAhead = 12;
     for (uint32_t i = 0; i < count; i++) {
+      if (i + kAhead < count) {
+        __builtin_prefetch(&v2p[vpages[i + kAhead]], 1);
+        __builtin_prefetch(&p2v_[ppages[i + kAhead]], 1);
+      }
       v2p[vpages[i]] = ppages[i];
       p2v_[ppages[i]] = vpages[i];
     }

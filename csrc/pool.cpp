@@ -26,6 +26,9 @@ void Pool::adopt(uint32_t from, uint32_t to) {
   holes.insert_range(from, to);
 }
 
+// One past a member of a bitmap; 0 for none.
+static uint32_t end_of(uint32_t member) { return member + 1; } // HoleSet::kNone + 1 is 0.
+
 void Pool::retreat() {
   if (is_static) return;
   if (direction == HICACHE_DIRECTION_FLOAT && used() == 0) {
@@ -33,10 +36,23 @@ void Pool::retreat() {
     low = high = page_count; // Parked.
     return;
   }
-  if (direction != HICACHE_DIRECTION_DOWN)
-    while (low < high && holes.contains(high - 1)) holes.erase(--high);
-  if (direction != HICACHE_DIRECTION_UP)
-    while (low < high && holes.contains(low)) holes.erase(low++);
+  if (direction != HICACHE_DIRECTION_DOWN && low < high && holes.contains(high - 1)) {
+    const uint32_t old_high = high;
+    high = std::max(end_of(movable.prev(high - 1)), end_of(held.prev(high - 1))); // The rest of the span is holes.
+    high = std::max(high, low);
+    erase_holes(high, old_high);
+  }
+  if (direction != HICACHE_DIRECTION_UP && low < high && holes.contains(low)) {
+    const uint32_t old_low = low;
+    low = std::min({movable.next(low), held.next(low), high}); // kNone is above all.
+    erase_holes(old_low, low);
+  }
+}
+
+// [from, to) is all holes. A few of them go one by one, which is quicker.
+void Pool::erase_holes(uint32_t from, uint32_t to) {
+  if (to - from > 8) return holes.erase_range(from, to);
+  while (to > from) holes.erase(--to);
 }
 
 void Pool::cut(uint32_t new_low, uint32_t new_high) {

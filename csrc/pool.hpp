@@ -81,6 +81,7 @@ struct Pool {
   void adopt(uint32_t from, uint32_t to);
   // Cuts holes off the span's open ends: no copy. An end with no page left, or a float, gives up its span.
   void retreat();
+  void erase_holes(uint32_t from, uint32_t to);
   // Removes the pages outside [low, high), all holes, from the span.
   void cut(uint32_t new_low, uint32_t new_high);
   // What the pool occupies, for Hull::kSpan.
@@ -129,6 +130,10 @@ struct Pool {
   static constexpr uint32_t kFreeRun = 64;
   uint32_t live_become_holes(const uint32_t *vpages, uint32_t count, uint32_t name_state) {
     uint32_t frames[kFreeRun], freed = 0;
+    for (uint32_t i = 0; i < count; i++) { // The places of a run lie anywhere: all are on their way before the first is touched.
+      table.prefetch_place(table.v2p(vpages[i]));
+      movable.prefetch(table.v2p(vpages[i]));
+    }
     for (uint32_t i = 0; i < count; i++) {
       const uint32_t v = vpages[i], p = table.v2p(v);
 #ifdef HICACHE_SABOTAGE

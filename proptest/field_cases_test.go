@@ -173,6 +173,67 @@ func TestTakesFromManyGoroutines(t *testing.T) {
 	}
 }
 
+// C4: what is schedulable is what a fresh computation says, however often pins come and go (Verify compares the two), also where a float
+// lies between; and pages given back in two batches under one step are all there once it has closed.
+func TestCapacityAfterPinsComeAndGo(t *testing.T) {
+	for _, g := range geometries {
+		t.Run(g.name, func(t *testing.T) {
+			engine := openFixed(t, &g)
+			take := []ffi.Take{{Pool: 0, Pages: make([]ids.VirtualPage, min(8, g.pages))}}
+			if err := engine.Alloc(take); err != nil {
+				t.Fatal(err)
+			}
+			pages := take[0].Pages
+			capacities := func() []ffi.Capacity {
+				all := make([]ffi.Capacity, len(g.pools))
+				for pool := range all {
+					var err error
+					if all[pool], err = engine.Capacity(ffi.TierDevice, uint32(pool)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if report, err := engine.Verify(); err != nil {
+					t.Fatalf("%v\n%s", err, report)
+				}
+				return all
+			}
+			free := capacities()
+			for flip := range 100 {
+				lease, err := engine.LeaseAcquire([]ffi.Pages{{Pool: 0, Pages: pages[flip%len(pages):]}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				capacities()
+				if err := engine.LeaseRelease(lease); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(free, capacities()); diff != "" {
+					t.Fatalf("flip %d (-before +after):\n%s", flip, diff)
+				}
+			}
+			step, err := engine.StepOpen(1, []ffi.Pages{{Pool: 0, Pages: pages}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, batch := range [][]ids.VirtualPage{pages[:3], pages[3:]} {
+				if err := engine.Free([]ffi.Pages{{Pool: 0, Pages: batch}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if pending := capacities()[0].PendingPages; pending != uint64(len(pages)) {
+				t.Errorf("%d pages are pending, want %d", pending, len(pages))
+			}
+			if err := engine.StepClose(step); err != nil {
+				t.Fatal(err)
+			}
+			after := capacities()[0]
+			if after.PendingPages != 0 || after.SchedulablePages != free[0].SchedulablePages+uint64(len(pages)) {
+				t.Errorf("after the step %+v, before %+v and %d pages given back", after, free[0], len(pages))
+			}
+		})
+	}
+}
+
 // C21: what is released twice, by 64 goroutines at once, is released once: STALE_ID in the library, a no-op in the cache.
 func TestReleaseTwice(t *testing.T) {
 	engine := openFixed(t, &geometries[0])

@@ -55,6 +55,29 @@ type Geometry struct {
 	Scale  int // by how much a token's bytes were shrunk; 1 as published
 }
 
+// Folded is the geometry for requests of at most requestTokens: a window that no request outgrows never slides, so its layers belong to the
+// FULL pool, where a pool of their own would only cost a page of rounding. Pools whose rows differ from FULL's stay; g is not changed.
+func (g Geometry) Folded(requestTokens int) Geometry {
+	full := slices.IndexFunc(g.Pools, func(p Pool) bool { return p.Role == Full })
+	if full < 0 {
+		return g
+	}
+	folded := g
+	folded.Pools = nil
+	layers := slices.Clone(g.Pools[full].Layers)
+	into := &g.Pools[full]
+	for _, p := range g.Pools {
+		if p.Role == SWA && p.WindowTokens >= requestTokens && p.KRowBytes == into.KRowBytes && p.VRowBytes == into.VRowBytes {
+			layers = append(layers, p.Layers...)
+			continue
+		}
+		folded.Pools = append(folded.Pools, p)
+	}
+	slices.Sort(layers)
+	folded.Pools[slices.IndexFunc(folded.Pools, func(p Pool) bool { return p.Role == Full })].Layers = layers
+	return folded
+}
+
 // shapes are bf16 unless said, one GPU (tensor parallel 1), from the models' public config.json files.
 var shapes = []Geometry{
 	{Name: "llama-3-8b", Layers: 32, Source: "meta-llama/Meta-Llama-3-8B: 32 layers, 8 KV heads of 128",

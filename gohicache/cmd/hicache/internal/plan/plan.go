@@ -57,13 +57,17 @@ type Answer struct {
 	PageTokens    int    `json:"page_tokens"`
 	Concurrency   int    `json:"concurrency"`
 	RequestTokens int    `json:"request_tokens"`
+	FoldedPools   int    `json:"folded_pools,omitempty"` // window pools that no request outgrows: their layers are counted with FULL
 	Tiers         []Tier `json:"tiers"`
 	Feasible      bool   `json:"feasible"` // one request fits the device
 }
 
 // Work answers the question. The error is for sizes of 2^63 bytes or more.
 func Work(q Question) (*Answer, error) {
-	a := &Answer{Geometry: q.Geometry.Name, Source: q.Geometry.Source, Scale: q.Geometry.Scale, PageTokens: q.PageTokens, Concurrency: q.Concurrency,
+	folded := len(q.Geometry.Pools)
+	q.Geometry = q.Geometry.Folded(q.RequestTokens)
+	folded -= len(q.Geometry.Pools)
+	a := &Answer{FoldedPools: folded, Geometry: q.Geometry.Name, Source: q.Geometry.Source, Scale: q.Geometry.Scale, PageTokens: q.PageTokens, Concurrency: q.Concurrency,
 		RequestTokens: q.RequestTokens}
 	device, err := q.tier("device", q.DeviceBytes, true)
 	if err != nil {
@@ -169,6 +173,9 @@ func (a *Answer) Write(out io.Writer) error {
 		fmt.Fprintf(out, ", rows shrunk 1:%d", a.Scale)
 	}
 	fmt.Fprintf(out, "; pages of %d tokens; %d open requests of up to %d tokens\n", a.PageTokens, a.Concurrency, a.RequestTokens)
+	if a.FoldedPools > 0 {
+		fmt.Fprintf(out, "%d window pools whose window no request outgrows are counted with FULL: give it their layers\n", a.FoldedPools)
+	}
 	for i := range a.Tiers {
 		t := &a.Tiers[i]
 		fmt.Fprintf(out, "\n%s, %s\n", t.Name, size.Format(t.Bytes))

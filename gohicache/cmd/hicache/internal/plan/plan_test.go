@@ -83,3 +83,32 @@ func TestRefusalIsItemised(t *testing.T) {
 		t.Errorf("with tail windows two fit: %v", tail.Tiers[0].Problems)
 	}
 }
+
+// TestWindowsThatNeverSlide is field case C32: a window that no request outgrows gets no pool of its own.
+func TestWindowsThatNeverSlide(t *testing.T) {
+	for _, c := range []struct{ requestTokens, pools int }{{1023, 1}, {1024, 1}, {1025, 2}} {
+		q := question(t, "gemma-3-27b", 1<<40, 1<<40)
+		before := len(q.Geometry.Pools)
+		q.RequestTokens = c.requestTokens
+		a, err := Work(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tier := range a.Tiers {
+			if len(tier.Lines) != c.pools {
+				t.Errorf("requests of %d tokens: %d pools in the %s, want %d", c.requestTokens, len(tier.Lines), tier.Name, c.pools)
+			}
+		}
+		if got := a.FoldedPools; got != before-c.pools {
+			t.Errorf("requests of %d tokens: %d pools folded", c.requestTokens, got)
+		}
+		if c.pools == 1 {
+			if layers := q.Geometry.Folded(c.requestTokens).Pools[0].Layers; len(layers) != 62 || layers[61] != 61 {
+				t.Errorf("layers after folding: %v", layers)
+			}
+		}
+		if len(q.Geometry.Pools) != before || len(q.Geometry.Pools[0].Layers) != 10 {
+			t.Error("the geometry given was changed")
+		}
+	}
+}
