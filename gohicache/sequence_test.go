@@ -27,77 +27,161 @@ func (s *server) stepTables(step *hicache.Step, i int) func(pool int) []ids.Kern
 	}
 }
 
+// steps is how a test's batch computes: in steps that are opened and closed one by one, or in a Batch that hands its pages on.
+type steps struct {
+	s      *server
+	step   *hicache.Step
+	batch  *hicache.Batch
+	tables []hicache.BatchTable
+}
+
+const rowPages = 32
+
+// newSteps makes tables of both forms: ragged for Full pools, padded for the others.
+func (s *server) newSteps(handedOn bool, sequences int) *steps {
+	x := &steps{s: s}
+	if !handedOn {
+		return x
+	}
+	x.batch = s.c.NewBatch(0)
+	for i, p := range s.c.Pools() {
+		table := hicache.BatchTable{Pool: i, IDs: make([]ids.KernelID, sequences*rowPages), PageCounts: make([]int32, sequences),
+			FirstPages: make([]int32, sequences), LastPageTokens: make([]int32, sequences)}
+		if p.Role == hicache.Full {
+			table.Indptr = make([]int32, sequences+1)
+		} else {
+			table.RowPages = rowPages
+		}
+		x.tables = append(x.tables, table)
+	}
+	return x
+}
+
+// run opens a step and gives the page table of each sequence, from its first page on.
+func (x *steps) run(growth []hicache.Growth) func(i int) func(pool int) []ids.KernelID {
+	x.s.t.Helper()
+	if x.batch == nil {
+		var err error
+		if x.step, err = x.s.c.Step(ctx, 0, growth, false); err != nil {
+			x.s.t.Fatal(err)
+		}
+		return func(i int) func(int) []ids.KernelID { return x.s.stepTables(x.step, i) }
+	}
+	if err := x.batch.Step(ctx, growth, x.tables, false); err != nil {
+		x.s.t.Fatal(err)
+	}
+	for i, g := range growth {
+		for _, t := range x.tables {
+			if n := t.FirstPages[i] + t.PageCounts[i]; int(n) != len(g.Sequence.VirtualPages()) {
+				x.s.t.Errorf("sequence %d, pool %d: the table ends with page %d of %d", i, t.Pool, n, len(g.Sequence.VirtualPages()))
+			}
+			if want := (g.Sequence.Len()-1)%pageTokens + 1; int(t.LastPageTokens[i]) != want {
+				x.s.t.Errorf("sequence %d, pool %d: %d tokens in the last page, want %d", i, t.Pool, t.LastPageTokens[i], want)
+			}
+		}
+	}
+	return func(i int) func(int) []ids.KernelID {
+		return func(pool int) []ids.KernelID {
+			t := &x.tables[pool]
+			row := t.IDs[i*rowPages:]
+			if t.RowPages == 0 {
+				row = t.IDs[t.Indptr[i]:t.Indptr[i+1]]
+			}
+			return append(make([]ids.KernelID, t.FirstPages[i]), row[:t.PageCounts[i]]...)
+		}
+	}
+}
+
+// done says that the step's kernels are enqueued. A batch says so with its next step.
+func (x *steps) done() {
+	if x.step != nil {
+		x.step.Close()
+		x.step.Close()
+	}
+}
+
+func (x *steps) end() {
+	if x.batch != nil {
+		x.batch.Close()
+		x.batch.Close()
+	}
+}
+
+// eachWay runs a test for every geometry with steps of both kinds.
+func eachWay(t *testing.T, test func(t *testing.T, pools []hicache.PoolOptions, handedOn bool)) {
+	for name, pools := range geometries() {
+		t.Run(name+"/one by one", func(t *testing.T) { test(t, pools, false) })
+		t.Run(name+"/handed on", func(t *testing.T) { test(t, pools, true) })
+	}
+}
+
 // TestDecodeBatch decodes a batch of sequences, some of one prompt, many steps; the generated pages are found afterwards, also the page that
 // the last token filled (C47), on every tier.
 func TestDecodeBatch(t *testing.T) {
-	for name, pools := range geometries() {
-		t.Run(name, func(t *testing.T) {
-			s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools})
-			var batch []*decoder
-			for i := range 4 {
-				n := 12 + 3*(i/2)
-				d := &decoder{tokens: append(prompt(i/2, n), prompt(100+i, 80-n)...), prompt: n} // two share a prompt and then diverge
-				var err error
-				if d.seq, err = s.c.Begin(ctx, d.tokens[:n], hicache.SequenceOptions{}); err != nil {
-					t.Fatal(err)
-				}
-				d.done = d.seq.Prefix() / pageTokens
-				batch = append(batch, d)
+	eachWay(t, func(t *testing.T, pools []hicache.PoolOptions, handedOn bool) {
+		s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools})
+		var batch []*decoder
+		for i := range 4 {
+			n := 12 + 3*(i/2)
+			d := &decoder{tokens: append(prompt(i/2, n), prompt(100+i, 80-n)...), prompt: n} // two share a prompt and then diverge
+			var err error
+			if d.seq, err = s.c.Begin(ctx, d.tokens[:n], hicache.SequenceOptions{}); err != nil {
+				t.Fatal(err)
 			}
-			for round := range 33 {
-				growth := make([]hicache.Growth, len(batch))
-				for i, d := range batch {
-					growth[i] = hicache.Growth{Sequence: d.seq, NewTokens: 1}
-				}
-				step, err := s.c.Step(ctx, 0, growth, false)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for i, d := range batch {
-					table := s.stepTables(step, i)
-					whole := d.seq.Len() / pageTokens
-					s.check("own pages", "", d.tokens, table, max(0, d.done-2), d.done)
-					s.write("", d.tokens, table, d.done, whole)
-					d.done = whole
-				}
-				step.Close()
-				step.Close()
-				for _, d := range batch {
-					if err := d.seq.Append(d.tokens[d.seq.Len()-1]); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if round%8 == 7 {
-					if err := s.c.Idle(); err != nil {
-						t.Fatal(err)
-					}
-					if err := batch[round%4].seq.Publish(0); err != nil {
-						t.Fatal(err)
-					}
-					if err := s.c.Verify(); err != nil {
-						t.Fatal(err)
-					}
-				}
+			d.done = d.seq.Prefix() / pageTokens
+			batch = append(batch, d)
+		}
+		steps := s.newSteps(handedOn, len(batch))
+		for round := range 33 {
+			growth := make([]hicache.Growth, len(batch))
+			for i, d := range batch {
+				growth[i] = hicache.Growth{Sequence: d.seq, NewTokens: 1}
 			}
+			tables := steps.run(growth)
+			for i, d := range batch {
+				table := tables(i)
+				whole := d.seq.Len() / pageTokens
+				s.check("own pages", "", d.tokens, table, max(0, d.done-2), d.done)
+				s.write("", d.tokens, table, d.done, whole)
+				d.done = whole
+			}
+			steps.done()
 			for _, d := range batch {
-				if err := d.seq.Finish(); err != nil {
+				if err := d.seq.Append(d.tokens[d.seq.Len()-1]); err != nil {
 					t.Fatal(err)
 				}
-				d.seq.Abort()
 			}
-			s.flush()
-			s.evict(hicache.TierDevice)
-			for _, d := range batch {
-				n := d.prompt + 33
-				m := s.c.MatchWith(d.tokens[:n], hicache.MatchOptions{FullHit: true})
-				if m.Tokens() != n/pageTokens*pageTokens {
-					t.Errorf("%d tokens of %d found", m.Tokens(), n)
+			if round%8 == 7 {
+				if err := s.c.Idle(); err != nil {
+					t.Fatal(err)
 				}
-				m.Release()
-				s.run(d.tokens[:n])
+				if err := batch[round%4].seq.Publish(0); err != nil {
+					t.Fatal(err)
+				}
+				if err := s.c.Verify(); err != nil {
+					t.Fatal(err)
+				}
 			}
-		})
-	}
+		}
+		steps.end()
+		for _, d := range batch {
+			if err := d.seq.Finish(); err != nil {
+				t.Fatal(err)
+			}
+			d.seq.Abort()
+		}
+		s.flush()
+		s.evict(hicache.TierDevice)
+		for _, d := range batch {
+			n := d.prompt + 33
+			m := s.c.MatchWith(d.tokens[:n], hicache.MatchOptions{FullHit: true})
+			if m.Tokens() != n/pageTokens*pageTokens {
+				t.Errorf("%d tokens of %d found", m.Tokens(), n)
+			}
+			m.Release()
+			s.run(d.tokens[:n])
+		}
+	})
 }
 
 // TestAbort is field case C12: what an aborted sequence had published stays right, what it had not is gone, and its pages come back.
@@ -166,81 +250,80 @@ func TestExtendAllOrNone(t *testing.T) {
 // TestFork samples several continuations of one prompt: the prompt's pages are shared, each continuation has its own, and the tail page
 // is copied once somebody writes on.
 func TestFork(t *testing.T) {
-	for name, pools := range geometries() {
-		t.Run(name, func(t *testing.T) {
-			s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools})
-			const n = 22 // two tokens in the tail page
-			shared := prompt(1, n)
-			root, err := s.c.Begin(ctx, shared, hicache.SequenceOptions{})
+	eachWay(t, func(t *testing.T, pools []hicache.PoolOptions, handedOn bool) {
+		s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools})
+		const n = 22 // two tokens in the tail page
+		shared := prompt(1, n)
+		root, err := s.c.Begin(ctx, shared, hicache.SequenceOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		step, err := s.c.Step(ctx, 0, []hicache.Growth{{Sequence: root}}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.write("", shared, s.stepTables(step, 0), 0, n/pageTokens)
+		tail := s.stepTables(step, 0)
+		for p := range s.c.Pools() { // the rows of the two tokens that are there
+			copy(s.c.PageBytes(p, tail(p)[n/pageTokens]), "the tail page")
+		}
+		step.Close()
+		batch := []*decoder{{seq: root, tokens: append(shared[:n:n], prompt(50, 40)...)}}
+		for i := range 3 {
+			child, err := batch[i].seq.Fork()
 			if err != nil {
 				t.Fatal(err)
 			}
-			step, err := s.c.Step(ctx, 0, []hicache.Growth{{Sequence: root}}, false)
-			if err != nil {
-				t.Fatal(err)
+			batch = append(batch, &decoder{seq: child, tokens: append(shared[:n:n], prompt(51+i, 40)...)})
+		}
+		before, _ := s.c.PoolStats(hicache.TierDevice, 0)
+		if before.Live != 6 {
+			t.Fatalf("%d pages for four sequences of one prompt, want 6", before.Live)
+		}
+		steps := s.newSteps(handedOn, len(batch))
+		for round := range 13 {
+			growth := make([]hicache.Growth, len(batch))
+			for i, d := range batch {
+				growth[i] = hicache.Growth{Sequence: d.seq, NewTokens: 1}
 			}
-			s.write("", shared, s.stepTables(step, 0), 0, n/pageTokens)
-			tail := s.stepTables(step, 0)
-			for p := range s.c.Pools() { // the rows of the two tokens that are there
-				copy(s.c.PageBytes(p, tail(p)[n/pageTokens]), "the tail page")
-			}
-			step.Close()
-			batch := []*decoder{{seq: root, tokens: append(shared[:n:n], prompt(50, 40)...)}}
-			for i := range 3 {
-				child, err := batch[i].seq.Fork()
-				if err != nil {
-					t.Fatal(err)
-				}
-				batch = append(batch, &decoder{seq: child, tokens: append(shared[:n:n], prompt(51+i, 40)...)})
-			}
-			before, _ := s.c.PoolStats(hicache.TierDevice, 0)
-			if before.Live != 6 {
-				t.Fatalf("%d pages for four sequences of one prompt, want 6", before.Live)
-			}
-			for round := range 13 {
-				growth := make([]hicache.Growth, len(batch))
-				for i, d := range batch {
-					growth[i] = hicache.Growth{Sequence: d.seq, NewTokens: 1}
-				}
-				step, err := s.c.Step(ctx, 0, growth, false)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for i, d := range batch {
-					table := s.stepTables(step, i)
-					if round == 0 {
-						for p := range s.c.Pools() {
-							if got := s.c.PageBytes(p, table(p)[n/pageTokens])[:13]; string(got) != "the tail page" && pools[p].Layout == hicache.LayerMajor {
-								t.Fatalf("sequence %d, pool %d: the tail page holds %q", i, p, got)
-							}
+			tables := steps.run(growth)
+			for i, d := range batch {
+				table := tables(i)
+				if round == 0 {
+					for p := range s.c.Pools() {
+						if got := s.c.PageBytes(p, table(p)[n/pageTokens])[:13]; string(got) != "the tail page" && pools[p].Layout == hicache.LayerMajor {
+							t.Fatalf("sequence %d, pool %d: the tail page holds %q", i, p, got)
 						}
 					}
-					whole := d.seq.Len() / pageTokens
-					s.check("shared pages", "", d.tokens, table, 3, 5)
-					s.write("", d.tokens, table, 5, whole)
-					d.done = whole
 				}
-				step.Close()
-				for _, d := range batch {
-					if err := d.seq.Append(d.tokens[d.seq.Len()-1]); err != nil {
-						t.Fatal(err)
-					}
+				whole := d.seq.Len() / pageTokens
+				if low := max(3, (d.seq.Len()-13)/pageTokens); low < 5 { // A window's table begins with the window.
+					s.check("shared pages", "", d.tokens, table, low, 5)
 				}
-				if round == 6 {
-					batch[1].seq.Abort()
-					batch = append(batch[:1], batch[2:]...)
-				}
+				s.write("", d.tokens, table, 5, whole)
+				d.done = whole
 			}
+			steps.done()
 			for _, d := range batch {
-				if err := d.seq.Finish(); err != nil {
+				if err := d.seq.Append(d.tokens[d.seq.Len()-1]); err != nil {
 					t.Fatal(err)
 				}
 			}
-			for _, d := range batch {
-				s.run(d.tokens[:n+13])
+			if round == 6 {
+				batch[1].seq.Abort()
+				batch = append(batch[:1], batch[2:]...)
 			}
-		})
-	}
+		}
+		steps.end()
+		for _, d := range batch {
+			if err := d.seq.Finish(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, d := range batch {
+			s.run(d.tokens[:n+13])
+		}
+	})
 }
 
 // TestForkAndAbort: whoever ends last frees what is shared, in any order.
@@ -326,4 +409,57 @@ func TestSuspend(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestBatchRefuses: a step that is refused leaves no step open and the sequences as they were.
+func TestBatchRefuses(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, Pools: fullPools()})
+	seq, err := s.c.Begin(ctx, prompt(1, 9), hicache.SequenceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := s.newSteps(true, 1)
+	one := []hicache.Growth{{Sequence: seq, NewTokens: 1}}
+	stats := func() (live, pinned int64) {
+		p, err := s.c.PoolStats(hicache.TierDevice, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int64(p.Live), int64(p.Pinned)
+	}
+	for name, try := range map[string]func() error{
+		"room": func() error {
+			return steps.batch.Step(ctx, []hicache.Growth{{Sequence: seq, NewTokens: 1 << 12}}, []hicache.BatchTable{{Pool: 0, RowPages: 2048, IDs: make([]ids.KernelID, 2048)}}, false)
+		},
+		"short": func() error {
+			return steps.batch.Step(ctx, one, []hicache.BatchTable{{Pool: 0, RowPages: 1, IDs: steps.tables[0].IDs}}, false)
+		},
+		"no slice": func() error { return steps.batch.Step(ctx, one, []hicache.BatchTable{{Pool: 0, RowPages: 8}}, false) },
+		"pool":     func() error { return steps.batch.Step(ctx, one, []hicache.BatchTable{{Pool: 3, RowPages: 8}}, false) },
+		"tokens": func() error {
+			return steps.batch.Step(ctx, []hicache.Growth{{Sequence: seq, NewTokens: -1}}, nil, false)
+		},
+	} {
+		steps.run([]hicache.Growth{{Sequence: seq}})
+		live, pinned := stats()
+		if pinned == 0 {
+			t.Errorf("%s: an open step pins nothing", name)
+		}
+		want := hicache.ErrInvalid
+		if name == "room" {
+			want = hicache.ErrNoCapacity
+		}
+		if err := try(); !errors.Is(err, want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if after, pinned := stats(); after != live || pinned != 0 || seq.Len() != 9 {
+			t.Errorf("%s: %d live pages, %d before; %d pinned; %d tokens", name, after, live, pinned, seq.Len())
+		}
+	}
+	steps.run(one)
+	seq.Abort() // Its pages are quarantined until the step ends.
+	if err := s.c.Close(); !errors.Is(err, hicache.ErrBusy) {
+		t.Errorf("closed with an open batch: %v", err)
+	}
+	steps.end()
 }

@@ -80,12 +80,15 @@ func (s *Sequence) shareTail(child *Sequence) {
 }
 
 // copiesTail says whether the next write to the tail page must go to a copy: others still read it. writers counts those of this batch before.
-func (s *Sequence) copiesTail(writers map[*commons]int) bool {
+func (s *Sequence) copiesTail(writers *map[*commons]int) bool {
 	if s.tail == nil || s.tokens%s.c.cfg.PageTokens == 0 {
 		return false
 	}
-	writers[s.tail]++
-	return s.tail.refs-writers[s.tail] >= 1
+	if *writers == nil {
+		*writers = map[*commons]int{}
+	}
+	(*writers)[s.tail]++
+	return s.tail.refs-(*writers)[s.tail] >= 1
 }
 
 // leaveTail ends the share in the tail page: copied says that the sequence has a page of its own now, else it keeps the shared one alone.

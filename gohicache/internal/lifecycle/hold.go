@@ -276,4 +276,7 @@ func (h *hold) size() string {
 
 func (l *Lease) describe() string    { return "lease of " + l.size() }
 func (s *Sequence) describe() string { return "sequence of " + s.size() }
-func (st *Step) describe() string    { return fmt.Sprintf("open step over %d sequences", len(st.batch)) }
+func (b *Batch) describe() string {
+	return fmt.Sprintf("open step of a batch of %d sequences", len(b.batch))
+}
+func (st *Step) describe() string { return fmt.Sprintf("open step over %d sequences", len(st.batch)) }

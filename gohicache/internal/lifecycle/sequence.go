@@ -159,23 +159,15 @@ func (c *Core) checkBatch(batch []Growth) error {
 func (c *Core) extend(batch []Growth) error {
 	sequences := make([]ffi.Sequence, 0, len(batch))
 	pages := 0
-	writers := map[*commons]int{}
+	var writers map[*commons]int
 	for _, g := range batch {
 		if g.NewTokens == 0 {
 			continue
 		}
-		s := g.Sequence
-		c.trimWindows(s)
-		more := c.pagesFor(s.tokens+g.NewTokens) - len(s.pages)
-		q := ffi.Sequence{Tokens: uint32(s.tokens), NewTokens: uint32(g.NewTokens), WindowTailTokens: ffi.NoPage}
-		if s.copiesTail(writers) {
-			q.Flags = ffi.SequenceFlagsCopyTail
-			pages++
-		}
-		pages += more
-		s.pages = slices.Grow(s.pages, more)
-		q.Pages = s.pages
+		c.trimWindows(g.Sequence)
+		q, more := c.growing(g, &writers)
 		sequences = append(sequences, q)
+		pages += more
 	}
 	if len(sequences) == 0 {
 		return nil
@@ -191,12 +183,33 @@ func (c *Core) extend(batch []Growth) error {
 	i := 0
 	for _, g := range batch {
 		if g.NewTokens > 0 {
-			g.Sequence.leaveTail(sequences[i].Flags != 0)
-			g.Sequence.pages, g.Sequence.tokens = sequences[i].Pages, int(sequences[i].Tokens)
+			g.Sequence.grown(&sequences[i])
 			i++
 		}
 	}
 	return nil
+}
+
+// growing is a sequence's line of a batch, and how many pages it takes. writers counts the batch's writers to shared tail pages.
+func (c *Core) growing(g Growth, writers *map[*commons]int) (q ffi.Sequence, pages int) {
+	s := g.Sequence
+	pages = c.pagesFor(s.tokens+g.NewTokens) - len(s.pages)
+	s.pages = slices.Grow(s.pages, pages)
+	q = ffi.Sequence{Pages: s.pages, Tokens: uint32(s.tokens), NewTokens: uint32(g.NewTokens), WindowTailTokens: ffi.NoPage}
+	if g.NewTokens > 0 && s.copiesTail(writers) {
+		q.Flags = ffi.SequenceFlagsCopyTail
+		pages++
+	}
+	return q, pages
+}
+
+// grown takes over what an extension made of the line. The caller holds plan.
+func (s *Sequence) grown(q *ffi.Sequence) {
+	if q.NewTokens == 0 {
+		return
+	}
+	s.leaveTail(q.Flags != 0)
+	s.pages, s.tokens = q.Pages, int(q.Tokens)
 }
 
 // trimWindows gives back own window pages that decoding has left behind, a few at a time.
