@@ -150,11 +150,13 @@ func (l *Lease) Release() {
 //
 // Errors: ErrInvalid (tokens shorter than the prefix, or more than Tokens), ErrStale (the lease is over), ErrTransfer (its load failed, so
 // nothing may be published). Nothing changes then.
-func (c *Cache) Insert(l *Lease, tokens []uint32) error {
+func (c *Cache) Insert(l *Lease, tokens []uint32) error { return c.insert(l, c.words(tokens)) }
+
+func (c *Cache) insert(l *Lease, words []uint32) error {
 	if l == nil {
 		return &Error{Op: "insert", Err: ErrStale, Message: "the lease is nil"}
 	}
-	return c.publicErrorOrNil("insert", c.core.Insert(&l.h, tokens))
+	return c.publicErrorOrNil("insert", c.core.Insert(&l.h, words))
 }
 
 // HostPages are the host copies of the lease's pages in one pool, ids.NoHostPage where there is none, as the match found them. For checks and

@@ -48,9 +48,13 @@ func (c *Cache) MatchIn(ns Namespace, tokens []uint32) *Match {
 // MatchWith looks tokens up with options.
 func (c *Cache) MatchWith(tokens []uint32, o MatchOptions) *Match {
 	m := &Match{c: c}
-	c.core.MatchAs(&m.m, tokens, lifecycle.MatchRequest{Namespace: o.Namespace.radix(), FullHit: o.FullHit,
-		Context: o.Context, TTL: o.TTL, Priority: uint8(min(max(o.Priority, 0), 99)), Retain: max(o.Retain, 0)})
+	c.core.MatchAs(&m.m, c.words(tokens), o.request())
 	return m
+}
+
+func (o *MatchOptions) request() lifecycle.MatchRequest {
+	return lifecycle.MatchRequest{Namespace: o.Namespace.radix(), FullHit: o.FullHit, Context: o.Context, TTL: o.TTL,
+		Priority: uint8(min(max(o.Priority, 0), 99)), Retain: max(o.Retain, 0)}
 }
 
 // Tokens is the length of the usable prefix on device and host, a multiple of the page size. Storage may add to it in Load.

@@ -20,6 +20,8 @@ type Options struct {
 	Library string
 	// PageTokens is the number of tokens in a page of FULL and SWA pools. Default 16.
 	PageTokens int
+	// Tokens says how wide token ids are, and whether pages are keyed by pairs of them. Default Tokens32.
+	Tokens TokenForm
 	// DeviceBytes is the size of the device arena. Required.
 	DeviceBytes uint64
 	// HostBytes is the size of the host arena; 0 turns the tier off (storage then keeps a small staging arena, see StagingBytes).
@@ -227,6 +229,9 @@ func checkSizes(o *Options) error {
 	}
 	if o.Prefetch > PrefetchOff {
 		return invalid("Prefetch", "%d is no policy", o.Prefetch)
+	}
+	if o.Tokens > TokenBigrams {
+		return invalid("Tokens", "%d is no form of tokens", o.Tokens)
 	}
 	if o.Compaction > CompactionOff {
 		return invalid("Compaction", "%d is no mode", o.Compaction)

@@ -15,6 +15,7 @@ func OptionTable() []Option {
 		{"Device", "", "cpu", "backend of the first tier: CPU, Null or CUDA(n)"},
 		{"Library", "", "searched", "path of libhicache"},
 		{"PageTokens", "tokens", "16", "tokens in a page of FULL and SWA pools"},
+		{"Tokens", "", "32 bits", "width of token ids, or pairs of them as keys: Tokens32, Tokens64, TokenBigrams"},
 		{"DeviceBytes", "bytes", "required", "size of the device arena"},
 		{"HostBytes", "bytes", "0", "size of the host arena; 0: no host tier"},
 		{"StagingBytes", "bytes", "64 pages of every pool", "host arena for storage where there is no host tier"},

@@ -28,7 +28,11 @@ type Sequence struct {
 // Begin starts a sequence for a prompt: match, load and pages for all of the prompt, in one call. Errors as for Load. The sequence must go
 // to Finish or Abort once.
 func (c *Cache) Begin(ctx context.Context, prompt []uint32, o SequenceOptions) (*Sequence, error) {
-	s, err := c.core.Begin(ctx, prompt, lifecycle.MatchRequest{Namespace: o.Namespace.radix(), FullHit: o.FullHit},
+	return c.begin(ctx, c.words(prompt), o)
+}
+
+func (c *Cache) begin(ctx context.Context, words []uint32, o SequenceOptions) (*Sequence, error) {
+	s, err := c.core.Begin(ctx, words, lifecycle.MatchRequest{Namespace: o.Namespace.radix(), FullHit: o.FullHit},
 		lifecycle.LoadRequest{Stream: uint64(o.Stream), Wait: o.Wait, NoStorage: o.NoStorage, WindowTailOnly: o.WindowTailOnly})
 	if err != nil {
 		return nil, c.publicError("begin", err)
@@ -54,7 +58,7 @@ func (s *Sequence) VirtualPages() []ids.VirtualPage { return s.s.VirtualPages() 
 // Append names tokens that were generated and whose pages were taken by Extend or Step, so that Publish and Finish know them.
 // ErrInvalid if there are more than Len.
 func (s *Sequence) Append(tokens ...uint32) error {
-	return s.c.publicErrorOrNil("append", s.s.Append(tokens))
+	return s.c.publicErrorOrNil("append", s.s.Append(s.c.words(tokens)))
 }
 
 // Publish inserts the whole pages of the named tokens, as Cache.Insert does; computed says how many tokens' KV is written by

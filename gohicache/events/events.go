@@ -91,6 +91,7 @@ type Event struct {
 	// Tokens of the pages, of Stored events. PageTokens is how many a page has: those of FULL and SWA pages are the page's own; a state has
 	// those of the page that it follows.
 	Tokens     []uint32
+	Wide       []uint64 // instead of Tokens, where tokens are 64 bits wide
 	PageTokens int
 	LoRA, Salt Label // The namespace.
 }

@@ -63,7 +63,7 @@ func (f *Feed) copyOf(e *Event) Event {
 	}
 	n = len(f.tokens)
 	f.tokens = append(f.tokens, e.Tokens...)
-	c.Tokens = f.tokens[n:]
+	c.Tokens, c.Wide = f.tokens[n:], slices.Clone(e.Wide)
 	return c
 }
 
@@ -161,6 +161,9 @@ func (e *Event) extend(next *Event) bool {
 		return false
 	}
 	if e.Kind == Stored {
+		if len(e.Wide) > 0 {
+			return false
+		}
 		t := len(e.Tokens)
 		if !next.HasParent || next.Parent != e.Hashes[n-1] || t == 0 || cap(e.Tokens) < t+len(next.Tokens) || &e.Tokens[:t+1][t] != &next.Tokens[0] {
 			return false
@@ -223,7 +226,7 @@ func (s *Stream) resync() (*Batch, error) {
 		s.seq, s.read = seq, seq
 	}, func(e *Event) {
 		c := *e
-		c.Hashes, c.Tokens = slices.Clone(e.Hashes), slices.Clone(e.Tokens)
+		c.Hashes, c.Tokens, c.Wide = slices.Clone(e.Hashes), slices.Clone(e.Tokens), slices.Clone(e.Wide)
 		b.Events = append(b.Events, c)
 	})
 	return b, nil

@@ -69,6 +69,9 @@ func (e *Encoder) Encode(b *events.Batch) ([][]byte, error) {
 			if len(event.Tokens) > 0 {
 				event.Tokens, rest.Tokens = event.Tokens[:n*event.PageTokens], event.Tokens[n*event.PageTokens:]
 			}
+			if len(event.Wide) > 0 {
+				event.Wide, rest.Wide = event.Wide[:n*event.PageTokens], event.Wide[n*event.PageTokens:]
+			}
 			if n > 0 || event.Kind == events.Cleared {
 				list = append(list, event)
 			}
@@ -181,7 +184,10 @@ func (e *Encoder) event(w *writer, event *events.Event) {
 			parent = func() { w.do(w.EncodeInt(event.Parent)) }
 		}
 		tokens := func() {
-			w.do(w.EncodeArrayLen(len(event.Tokens)))
+			w.do(w.EncodeArrayLen(len(event.Tokens) + len(event.Wide)))
+			for _, t := range event.Wide {
+				w.do(w.EncodeUint(t))
+			}
 			for _, t := range event.Tokens {
 				w.do(w.EncodeUint(uint64(t)))
 			}

@@ -79,7 +79,7 @@ func (c *Core) price(r *radix.Match, m *Match, request AdmitRequest) []uint32 {
 	ps := c.cfg.PageTokens
 	extend := request.Extend
 	if extend == 0 {
-		extend = max(len(m.tokens)-r.Usable*ps, 0)
+		extend = max(m.count-r.Usable*ps, 0)
 	}
 	pages := make([]uint32, len(c.cfg.Pools))
 	for p := range pages {

@@ -68,6 +68,7 @@ type Config struct {
 	Staging               bool   // the host arena only serves storage; hits in it count as storage's
 	Pools                 []Pool
 	PageTokens            int
+	Tokens                radix.TokenForm
 	RequestTokensMax      int
 	Compaction, Placement uint32
 	CopyThreads           int

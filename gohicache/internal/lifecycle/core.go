@@ -126,7 +126,7 @@ func (c *Core) build() error {
 		}
 		c.host = append(c.host, info)
 	}
-	rc := radix.Config{PageTokens: c.cfg.PageTokens, Pools: pools, Policy: c.cfg.Policy, WholeLeaf: c.cfg.WholeLeaf, HostPrefixClosed: c.policy() != WriteBack}
+	rc := radix.Config{PageTokens: c.cfg.PageTokens, Tokens: c.cfg.Tokens, Pools: pools, Policy: c.cfg.Policy, WholeLeaf: c.cfg.WholeLeaf, HostPrefixClosed: c.policy() != WriteBack}
 	if c.cfg.Events {
 		c.teller = newTeller(c)
 		rc.Hashes, rc.OnChange = true, c.teller.changed

@@ -32,10 +32,11 @@ func (c *Core) rules() policy.Rules {
 	return r
 }
 
-// wantedPages is the longest prefix, in pages, that a match may use: a token is left to compute unless the full hit is wanted.
+// wantedPages is the longest prefix, in pages, that a match may use: a token is left to compute unless the full hit is wanted, and the last one
+// makes no bigram.
 func (c *Core) wantedPages(m *Match) int {
-	n := len(m.tokens)
-	if !m.request.FullHit {
+	n := m.count
+	if !m.request.FullHit || c.cfg.Tokens == radix.Bigram {
 		n--
 	}
 	return c.pagesOf(max(n, 0))

@@ -48,7 +48,7 @@ func (t *teller) event(change *radix.Change, e *events.Event, ids []int64) []int
 		LoRA: events.Label(change.Namespace.LoRA), Salt: events.Label(change.Namespace.Salt)}
 	switch change.Kind {
 	case radix.Stored:
-		e.Tokens = change.Tokens
+		t.tokens(change, e)
 		if change.Parent != nil {
 			e.Parent, e.HasParent = change.Parent.EventID(), true
 		}
@@ -58,6 +58,22 @@ func (t *teller) event(change *radix.Change, e *events.Event, ids []int64) []int
 		e.Reason = events.ClearedAll
 	}
 	return ids
+}
+
+// tokens gives an event the tokens of its pages; of bigrams, the first of each.
+func (t *teller) tokens(change *radix.Change, e *events.Event) {
+	switch t.c.cfg.Tokens {
+	case radix.Narrow:
+		e.Tokens = change.Tokens
+	case radix.Wide:
+		for w := change.Tokens; len(w) > 0; w = w[2:] {
+			e.Wide = append(e.Wide, uint64(w[0])|uint64(w[1])<<32)
+		}
+	case radix.Bigram:
+		for w := change.Tokens; len(w) > 0; w = w[2:] {
+			e.Tokens = append(e.Tokens, w[0])
+		}
+	}
 }
 
 func reasonOf(change *radix.Change) events.Reason {

@@ -32,8 +32,8 @@ func (c *Core) Fork(s *Sequence) (*Sequence, error) {
 		return nil, errEnded()
 	case len(c.states) > 0:
 		return nil, fail(KindUnsupported, "Fork with State pools: the copy of the recurrent state is the server's")
-	case len(s.named) != s.tokens:
-		return nil, fail(KindInvalid, "there are pages for %d tokens but only %d are named: Append them first", s.tokens, len(s.named))
+	case c.countOf(s.named) != s.tokens:
+		return nil, fail(KindInvalid, "there are pages for %d tokens but only %d are named: Append them first", s.tokens, c.countOf(s.named))
 	}
 	if err := c.Publish(s, 0); err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (c *Core) Resume(ctx context.Context, s *Sequence, load LoadRequest) error 
 	}
 	m := c.Match(s.named, MatchRequest{Namespace: s.namespace, FullHit: true})
 	defer m.Release()
-	load.Tokens = len(s.named)
+	load.Tokens = m.count
 	if err := c.load(ctx, m, &load, &s.hold, nil); err != nil {
 		return err
 	}

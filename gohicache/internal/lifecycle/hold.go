@@ -159,15 +159,16 @@ func (h *hold) giveUp() {
 	h.c.room.ring()
 }
 
-// publish inserts the whole pages of tokens[:computed]. A prefix is published only once it has arrived, so it waits for the loads that bring
-// it, also for those of others.
+// publish inserts the whole pages of the first computed tokens. A prefix is published only once it has arrived, so it waits for the loads that
+// bring it, also for those of others.
 func (h *hold) publish(tokens []uint32, computed int) error {
+	key := h.c.keyOf(tokens)
 	if err := h.Wait(h.c.background); err != nil {
 		return err
 	}
 	for {
 		h.c.plan.Lock()
-		err := h.insert(tokens, computed)
+		err := h.insert(key, computed)
 		h.c.plan.Unlock()
 		if !errors.Is(err, radix.ErrPending) {
 			return err
@@ -179,16 +180,16 @@ func (h *hold) publish(tokens []uint32, computed int) error {
 }
 
 // insert is one try of publish. The caller holds plan.
-func (h *hold) insert(tokens []uint32, computed int) error {
+func (h *hold) insert(key []uint32, computed int) error {
 	c := h.c
-	n := c.pagesOf(computed)
-	checkpoints := h.checkpoints(computed)
+	n := min(c.pagesOf(computed), len(key)/c.pageWords())
+	checkpoints := h.checkpoints(computed, n)
 	if n <= h.owned && len(checkpoints) == 0 {
 		c.backUp(h.path, h.stream) // the request may have made its prefix worth it, or an earlier try has failed
 		return nil
 	}
 	from := min(h.owned, n)
-	request := radix.InsertRequest{Namespace: h.namespace, Tokens: tokens[:n*c.cfg.PageTokens], After: h.path.id, From: from, Pages: h.pages[from:n],
+	request := radix.InsertRequest{Namespace: h.namespace, Tokens: key[:n*c.pageWords()], After: h.path.id, From: from, Pages: h.pages[from:n],
 		Checkpoints: checkpoints, Pin: true, Priority: h.priority, Retain: h.retain}
 	if len(c.windows) > 0 {
 		request.WindowFrom = c.scratch.windowFrom
@@ -219,12 +220,12 @@ func (h *hold) insert(tokens []uint32, computed int) error {
 	return nil
 }
 
-func (h *hold) checkpoints(computed int) []radix.Checkpoint {
+func (h *hold) checkpoints(computed, pages int) []radix.Checkpoint {
 	at := computed
 	if h.checkpoint > 0 {
 		at = h.checkpoint
 	}
-	if at == 0 || at > computed || at%h.c.cfg.PageTokens != 0 {
+	if at == 0 || at > computed || at > pages*h.c.cfg.PageTokens || at%h.c.cfg.PageTokens != 0 {
 		return nil
 	}
 	var out []radix.Checkpoint

@@ -43,6 +43,9 @@ func newKeychain(cfg *Config) *keychain {
 		for _, l := range p.Layers {
 			number(uint64(l))
 		}
+		if cfg.Tokens == radix.Bigram { // its KV depends on the next token, too
+			text("bigram")
+		}
 		k.digest[i] = sha256.Sum256(b)
 	}
 	return k

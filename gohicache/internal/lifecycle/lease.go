@@ -137,8 +137,9 @@ func (c *Core) Insert(l *Lease, tokens []uint32) error {
 	if l.released.Load() {
 		return fail(KindStale, "the lease was released")
 	}
-	if len(tokens) < l.Prefix() || len(tokens) > l.tokens {
-		return fail(KindInvalid, "%d tokens; the lease has a prefix of %d and room for %d", len(tokens), l.Prefix(), l.tokens)
+	n := c.countOf(tokens)
+	if n < l.Prefix() || n > l.tokens {
+		return fail(KindInvalid, "%d tokens; the lease has a prefix of %d and room for %d", n, l.Prefix(), l.tokens)
 	}
-	return l.publish(tokens, len(tokens))
+	return l.publish(tokens, n)
 }

@@ -235,7 +235,7 @@ func (c *Core) tryLoad(a *answer, m *Match, request *LoadRequest, h *hold, lease
 func (c *Core) demandOf(r *radix.Match, m *Match, request *LoadRequest) (*demand, error) {
 	tokens := request.Tokens
 	if tokens == 0 {
-		tokens = len(m.tokens)
+		tokens = m.count
 	}
 	d := &c.scratch.demand
 	d.usable, d.loadFull = r.Usable, len(r.LoadFull)

@@ -24,11 +24,13 @@ type MatchRequest struct {
 type Match struct {
 	c       *Core
 	request MatchRequest
-	tokens  []uint32
+	tokens  []uint32 // the tree's words
+	count   int      // tokens
 
 	mu     sync.Mutex
 	answer *answer // nil once released
 	closed bool    // the cache was closed when it was made
+	bad    error   // why the tokens are none
 	cancel func() bool
 	timer  *time.Timer
 }
@@ -55,14 +57,14 @@ func (c *Core) Match(tokens []uint32, request MatchRequest) *Match {
 
 // MatchAs is Match for callers that bring the memory; m is new.
 func (c *Core) MatchAs(m *Match, tokens []uint32, request MatchRequest) {
-	m.c, m.request, m.tokens = c, request, tokens
+	m.c, m.request, m.tokens, m.count = c, request, c.keyOf(tokens), c.countOf(tokens)
 	if c.closing.Load() {
 		m.closed = true
 		return
 	}
 	c.count.matches.Add(1)
-	c.count.matchedTokens.Add(uint64(len(tokens)))
-	m.answer = c.ask(tokens, &request)
+	c.count.matchedTokens.Add(uint64(m.count))
+	m.answer = c.ask(m.tokens, &request)
 	if request.Retain > 0 {
 		c.tree.Prefer(m.answer.path.id, request.Priority, c.retainUntil(&request))
 	}
@@ -76,6 +78,12 @@ func (c *Core) MatchAs(m *Match, tokens []uint32, request MatchRequest) {
 	}
 }
 
+// MatchOfNone makes m the match of what is no list of tokens; err is all that it ever says.
+func (c *Core) MatchOfNone(m *Match, err *Error) { m.c, m.bad = c, err }
+
+// Invalid is the error of an argument.
+func Invalid(format string, args ...any) *Error { return fail(KindInvalid, format, args...) }
+
 // ask makes a pinned answer with one share.
 func (c *Core) ask(tokens []uint32, request *MatchRequest) *answer {
 	return c.askFor(tokens, request, false)
@@ -88,7 +96,7 @@ func (c *Core) askFor(tokens []uint32, request *MatchRequest, deviceOnly bool) *
 	if request.Retain == 0 {
 		o.Priority = request.Priority
 	}
-	defer c.ended(c.began(ffi.ActivityMatch, c.pagesOf(len(tokens))))
+	defer c.ended(c.began(ffi.ActivityMatch, len(tokens)/c.pageWords()))
 	c.tree.Match(request.Namespace, tokens, o, &a.m)
 	a.path, a.storage, a.deviceOnly, a.starved = c.newPin(a.m.Pin), 0, deviceOnly, false
 	a.refs.Store(1)
@@ -118,6 +126,9 @@ func (a *answer) release() {
 func (m *Match) acquire() (*answer, error) {
 	if m.closed {
 		return nil, errClosed()
+	}
+	if m.bad != nil {
+		return nil, m.bad
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -176,6 +187,9 @@ func (m *Match) BranchTokens() int { return m.read(func(r *radix.Match) int { re
 func (m *Match) Err() error {
 	if m.closed {
 		return errClosed()
+	}
+	if m.bad != nil {
+		return m.bad
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

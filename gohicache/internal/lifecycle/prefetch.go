@@ -54,7 +54,7 @@ func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 		return a
 	}
 	if c.cfg.Prefetch == PrefetchTimeout {
-		limit := c.cfg.PrefetchTimeout + time.Duration(len(f.tokens)-from*c.cfg.PageTokens)*c.cfg.PrefetchTimeoutPerKiTokens/1024
+		limit := c.cfg.PrefetchTimeout + time.Duration((pages-from)*c.cfg.PageTokens)*c.cfg.PrefetchTimeoutPerKiTokens/1024
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -78,7 +78,7 @@ func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 
 func (s *storer) newFetch(m *Match, a *answer, pages int) (*fetch, error) {
 	c, from := s.c, a.m.Usable
-	f := &fetch{s: s, sides: slices.Concat(c.windows, c.states), ns: m.request.Namespace, tokens: m.tokens[:pages*c.cfg.PageTokens], from: from, end: from}
+	f := &fetch{s: s, sides: slices.Concat(c.windows, c.states), ns: m.request.Namespace, tokens: m.tokens[:pages*c.pageWords()], from: from, end: from}
 	prior := radix.NamespaceSeed(f.ns)
 	if from > 0 {
 		last, err := c.tree.Hashes(a.path.id, from-1, from, nil)
@@ -87,7 +87,7 @@ func (s *storer) newFetch(m *Match, a *answer, pages int) (*fetch, error) {
 		}
 		prior = &last[0]
 	}
-	f.hashes = radix.HashPages(prior, f.tokens[from*c.cfg.PageTokens:], c.cfg.PageTokens, make([]radix.Hash, from, pages))
+	f.hashes = c.tree.HashPages(prior, f.tokens[from*c.pageWords():], make([]radix.Hash, from, pages))
 	return f, nil
 }
 
@@ -413,7 +413,7 @@ func (s *storer) readBatch(ctx context.Context, pool int, pages []ids.HostPage, 
 // publish gives the pages up to end to the tree, and asks again before anybody else can evict them.
 func (f *fetch) publish(b *brought, end int) {
 	c := f.s.c
-	request := radix.InsertHostRequest{Namespace: f.ns, Tokens: f.tokens[:end*c.cfg.PageTokens], From: f.from, Pages: b.full[:end-f.from],
+	request := radix.InsertHostRequest{Namespace: f.ns, Tokens: f.tokens[:end*c.pageWords()], From: f.from, Pages: b.full[:end-f.from],
 		Windows: make([][]radix.HostWindow, len(c.cfg.Pools)), Refill: c.policy() != WriteBack, Stored: true}
 	for _, p := range c.windows {
 		for i, page := range b.side[p] {

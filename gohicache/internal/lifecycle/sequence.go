@@ -28,7 +28,7 @@ type Growth struct {
 func (c *Core) Begin(ctx context.Context, prompt []uint32, match MatchRequest, load LoadRequest) (*Sequence, error) {
 	m := c.Match(prompt, match)
 	defer m.Release()
-	load.Tokens = len(prompt)
+	load.Tokens = m.count
 	s := &Sequence{named: slices.Clone(prompt)}
 	if err := c.load(ctx, m, &load, &s.hold, nil); err != nil {
 		return nil, err
@@ -48,8 +48,8 @@ func (s *Sequence) Append(tokens []uint32) error {
 	if s.ended || s.suspended {
 		return errEnded()
 	}
-	if len(s.named)+len(tokens) > s.tokens {
-		return fail(KindInvalid, "%d tokens on top of %d named ones; there are pages for %d", len(tokens), len(s.named), s.tokens)
+	if had, more := s.c.countOf(s.named), s.c.countOf(tokens); had+more > s.tokens {
+		return fail(KindInvalid, "%d tokens on top of %d named ones; there are pages for %d", more, had, s.tokens)
 	}
 	s.named = append(s.named, tokens...)
 	return nil
@@ -65,11 +65,12 @@ func (c *Core) Publish(s *Sequence, computed int) error {
 	if s.ended || s.suspended {
 		return errEnded()
 	}
+	named := c.countOf(s.named)
 	if computed == 0 {
-		computed = len(s.named)
+		computed = named
 	}
-	if computed < s.Prefix() || computed > len(s.named) {
-		return fail(KindInvalid, "%d computed tokens; the prefix has %d and %d are named", computed, s.Prefix(), len(s.named))
+	if computed < s.Prefix() || computed > named {
+		return fail(KindInvalid, "%d computed tokens; the prefix has %d and %d are named", computed, s.Prefix(), named)
 	}
 	if err := s.publish(s.named, computed); err != nil {
 		return err

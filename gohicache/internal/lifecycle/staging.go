@@ -377,7 +377,7 @@ func (f *fetch) readChunk(ctx context.Context, b *bounce, at int, from []int) (t
 // publishChunk gives loaded pages to the tree; nil, and the pages stay the caller's, if the prefix before them is gone.
 func (f *fetch) publishChunk(path *pin, at, n int, from []int, full []ids.VirtualPage, states map[int]ids.VirtualPage) *pin {
 	c := f.s.c
-	request := radix.InsertRequest{Namespace: f.ns, Tokens: f.tokens[:(at+n)*c.cfg.PageTokens], After: path.id, From: at, Pages: full, Pin: true,
+	request := radix.InsertRequest{Namespace: f.ns, Tokens: f.tokens[:(at+n)*c.pageWords()], After: path.id, From: at, Pages: full, Pin: true,
 		WindowFrom: make([]int, len(c.cfg.Pools))}
 	for _, p := range c.windows {
 		request.WindowFrom[p] = min(from[p], at+n)

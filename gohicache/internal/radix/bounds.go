@@ -17,7 +17,7 @@ func (r *runs) start(pools int) {
 // holds reports whether every pool's last window is complete.
 func (r *runs) holds(t *Tree) bool {
 	for s, w := range t.swa {
-		if r[s] < unbroken && r[s]*t.pt < t.cfg.Pools[w.pool].WindowTokens {
+		if r[s] < unbroken && r[s]*t.cfg.PageTokens < t.cfg.Pools[w.pool].WindowTokens {
 			return false
 		}
 	}

@@ -36,9 +36,29 @@ type PoolConfig struct {
 	WindowTokens int // SWA only, > 0
 }
 
+// TokenForm says what a key is made of. Token arguments are words of 32 bits in every form.
+type TokenForm uint8
+
+const (
+	Narrow TokenForm = iota // a word a token
+	Wide                    // two words a token of 64 bits, the low one first
+	// Bigram keys are for the pages of speculative drafts, whose KV at a position depends on the token there and on the next: two words a
+	// position, the token and its successor. n tokens make n-1 positions.
+	Bigram
+)
+
+// Words is the number of words of a token, or of a position.
+func (f TokenForm) Words() int {
+	if f == Narrow {
+		return 1
+	}
+	return 2
+}
+
 // Config describes a tree. Exactly one pool is Full; at most MaxPools in all.
 type Config struct {
 	PageTokens int
+	Tokens     TokenForm
 	Pools      []PoolConfig
 	Policy     policy.Policy // nil: LRU
 	// WholeLeaf makes a leaf go in one piece instead of page by page from its tail, and an access refresh the rest of a node that it cuts:
@@ -84,7 +104,7 @@ type Change struct {
 	Namespace Namespace
 	From      int // position of the first page
 	Pages     int
-	Tokens    []uint32 // of the run
+	Tokens    []uint32 // of the run, in words
 	Hashes    []Hash   // of the run, if Config.Hashes
 	Parent    *Hash    // of the page before the run; nil at the start of a path or without hashes
 }

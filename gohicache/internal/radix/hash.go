@@ -3,7 +3,6 @@ package radix
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"hash"
 )
 
 // Hash is a page's hash: SHA-256 over the hash of the page before and the page's tokens. It names the whole prefix up to the page.
@@ -63,51 +62,36 @@ func put(b []byte, tokens []uint32) {
 	}
 }
 
-// HashWidePage is the hash of one page of 64-bit tokens. A page that fits 32 bits hashes as such.
-func HashWidePage(prior *Hash, page []uint64) Hash {
-	wide := false
-	for _, v := range page {
-		wide = wide || v > 1<<32-1
+// HashPages appends the hashes of the whole pages of tokens, in words of the tree's form. A page of 64-bit tokens that all fit 32 bits hashes as
+// if they were; the words of bigrams are what their hash is made of.
+func (t *Tree) HashPages(prior *Hash, words []uint32, dst []Hash) []Hash {
+	words = words[:len(words)/t.pt*t.pt]
+	if t.cfg.Tokens != Wide {
+		return HashPages(prior, words, t.pt, dst)
 	}
-	h := begin(prior)
-	var b [8]byte
-	if wide {
-		h.Write([]byte{0xff})
-	}
-	for _, v := range page {
-		if wide {
-			binary.LittleEndian.PutUint64(b[:], v)
-			h.Write(b[:])
-		} else {
-			binary.LittleEndian.PutUint32(b[:], uint32(v))
-			h.Write(b[:4])
+	low := make([]uint32, t.pt/2)
+	room := make([]byte, 32+1+4*t.pt)
+	for ; len(words) > 0; words = words[t.pt:] {
+		page, wide := words[:t.pt], uint32(0)
+		for i := range low {
+			low[i] = page[2*i]
+			wide |= page[2*i+1]
 		}
+		if wide == 0 {
+			dst = HashPages(prior, low, len(low), dst)
+		} else {
+			message := room[32:]
+			if prior != nil {
+				copy(room, prior[:])
+				message = room
+			}
+			room[32] = 0xff
+			put(room[33:], page)
+			dst = append(dst, sha256.Sum256(message))
+		}
+		prior = &dst[len(dst)-1]
 	}
-	var out Hash
-	h.Sum(out[:0])
-	return out
-}
-
-// HashBigramPage is the hash of one page of bigrams over raw tokens: len(raw)-1 pairs of neighbours.
-func HashBigramPage(prior *Hash, raw []uint32) Hash {
-	h := begin(prior)
-	var b [8]byte
-	for i := 0; i+1 < len(raw); i++ {
-		binary.LittleEndian.PutUint32(b[:4], raw[i])
-		binary.LittleEndian.PutUint32(b[4:], raw[i+1])
-		h.Write(b[:])
-	}
-	var out Hash
-	h.Sum(out[:0])
-	return out
-}
-
-func begin(prior *Hash) hash.Hash {
-	h := sha256.New()
-	if prior != nil {
-		h.Write(prior[:])
-	}
-	return h
+	return dst
 }
 
 // EventID is the 64-bit id of a page in published events: the first eight bytes of its hash, big-endian, as a signed integer.
@@ -138,7 +122,7 @@ func (t *Tree) Hashes(p Pin, from, to int, dst []Hash) ([]Hash, error) {
 	if len(tokens) > 0 {
 		start := len(hashes)
 		for _, run := range tokens {
-			hashes = HashPages(prior, run, t.pt, hashes)
+			hashes = t.HashPages(prior, run, hashes)
 			prior = &hashes[len(hashes)-1]
 		}
 		t.remember(p, hashes, start)
@@ -198,7 +182,7 @@ func (t *Tree) hashAhead(ns Namespace, after Pin, tokens []uint32, at, end int) 
 		}
 		prior = h
 	}
-	return HashPages(prior, tokens[at*t.pt:end*t.pt], t.pt, make([]Hash, 0, end-at)), nil
+	return t.HashPages(prior, tokens[at*t.pt:end*t.pt], make([]Hash, 0, end-at)), nil
 }
 
 // prefixHash is the hash of position at-1: the tree's if its node has hashes, else computed from the tokens.
@@ -214,7 +198,7 @@ func (t *Tree) prefixHash(ns Namespace, after Pin, tokens []uint32, at int) (*Ha
 	if err != nil || h != nil {
 		return h, err
 	}
-	all := HashPages(NamespaceSeed(ns), tokens[:at*t.pt], t.pt, nil)
+	all := t.HashPages(NamespaceSeed(ns), tokens[:at*t.pt], nil)
 	return &all[at-1], nil
 }
 
@@ -225,8 +209,8 @@ func (t *Tree) hashLeaf(p, leaf *node, hashes []Hash, skip int) {
 	case hashes != nil:
 		leaf.hashes = hashes[skip:]
 	case p.root():
-		leaf.hashes = HashPages(NamespaceSeed(*p.space), t.tokens(leaf), t.pt, nil)
+		leaf.hashes = t.HashPages(NamespaceSeed(*p.space), t.tokens(leaf), nil)
 	default:
-		leaf.hashes = HashPages(&p.hashes[p.pages-1], t.tokens(leaf), t.pt, nil)
+		leaf.hashes = t.HashPages(&p.hashes[p.pages-1], t.tokens(leaf), nil)
 	}
 }

@@ -1,6 +1,7 @@
 package radix
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"slices"
 	"testing"
@@ -13,9 +14,12 @@ func TestHashVectors(t *testing.T) {
 	chain := HashPages(nil, []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 4, nil)
 	seed := NamespaceSeed(lora)
 	inLora := HashPages(seed, []uint32{1, 2, 3, 4}, 4, nil)
-	wide := HashWidePage(nil, []uint64{1, 2, 3, 1 << 33})
-	narrow := HashWidePage(nil, []uint64{1, 2, 3, 4})
-	bigram := HashBigramPage(nil, []uint32{1, 2, 3, 4, 5})
+	page := func(form TokenForm, words ...uint32) Hash {
+		return newFixture(t, Config{PageTokens: 4, Tokens: form, Pools: []PoolConfig{{Role: Full}}}).tree.HashPages(nil, words, nil)[0]
+	}
+	wide := page(Wide, 1, 0, 2, 0, 3, 0, 0, 2)
+	narrow := page(Wide, 1, 0, 2, 0, 3, 0, 4, 0)
+	bigram := page(Bigram, 1, 2, 2, 3, 3, 4, 4, 5)
 	for _, c := range []struct {
 		got  *Hash
 		want string
@@ -39,6 +43,35 @@ func TestHashVectors(t *testing.T) {
 	if NamespaceSeed(Namespace{}) != nil || text(NamespaceSeed(Namespace{LoRA: Some("")})) == text(NamespaceSeed(Namespace{Salt: Some("")})) {
 		t.Error("absent and empty labels share a seed")
 	}
+}
+
+// coldHashes computes hashes from words by the rules alone.
+func coldHashes(cfg Config, prior *Hash, words []uint32) (out []Hash) {
+	per := cfg.PageTokens
+	if cfg.Tokens != Narrow {
+		per *= 2
+	}
+	for ; len(words) >= per; words = words[per:] {
+		h := sha256.New()
+		if prior != nil {
+			h.Write(prior[:])
+		}
+		wide := false
+		for i := 1; cfg.Tokens == Wide && i < per; i += 2 {
+			wide = wide || words[i] > 0
+		}
+		if wide {
+			h.Write([]byte{0xff})
+		}
+		for i, w := range words[:per] {
+			if cfg.Tokens != Wide || wide || i%2 == 0 {
+				h.Write([]byte{byte(w), byte(w >> 8), byte(w >> 16), byte(w >> 24)})
+			}
+		}
+		out = append(out, Hash(h.Sum(nil)))
+		prior = &out[len(out)-1]
+	}
+	return out
 }
 
 // C76: a tree that grew without hashes gives the chain of a cold computation later.

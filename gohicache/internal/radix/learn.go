@@ -37,7 +37,7 @@ func (t *Tree) pressure() {
 		return
 	}
 	t.learnMu.Lock()
-	t.learn.Pressure(int(t.ledgers[t.full].dev.Load()) * t.pt)
+	t.learn.Pressure(int(t.ledgers[t.full].dev.Load()) * t.cfg.PageTokens)
 	t.learnMu.Unlock()
 }
 

@@ -33,6 +33,7 @@ func TestAgainstTheModel(t *testing.T) {
 // runMachine is one run: a random tree, three times -rapid.steps operations on it, and an end after which nothing may be left.
 func runMachine(r *rapid.T) {
 	cfg := Config{PageTokens: rapid.IntRange(1, 2).Draw(r, "pageTokens")}
+	cfg.Tokens = TokenForm(max(0, rapid.IntRange(-2, 2).Draw(r, "tokenForm"))) // half of the runs are narrow
 	cfg.WholeLeaf = rapid.IntRange(0, 5).Draw(r, "wholeLeaf") == 0
 	cfg.HostPrefixClosed = rapid.Bool().Draw(r, "hostPrefixClosed")
 	cfg.Hashes = rapid.IntRange(0, 3).Draw(r, "hashes") == 0

@@ -330,7 +330,7 @@ func (m *machine) store(r *rapid.T) {
 	if m.tree.BeginStore(p.pin, &s) {
 		hashes, err := m.tree.Hashes(p.pin, 0, p.usable, nil)
 		m.must(r, err)
-		want := HashPages(NamespaceSeed(p.ns), p.tokens[:p.usable*m.tree.pt], m.tree.pt, nil)
+		want := coldHashes(m.tree.cfg, NamespaceSeed(p.ns), p.tokens[:p.usable*m.tree.pt])
 		if !slices.Equal(hashes, want) {
 			r.Fatal("hashes of the tree differ from a cold computation")
 		}

@@ -60,11 +60,11 @@ func (m *Match) NeedsLoad() bool { return m.Usable > m.Ready }
 // Match finds the longest usable prefix of tokens and pins it. A partial page at the end is ignored. O(tokens); no allocation once m has
 // grown.
 func (t *Tree) Match(ns Namespace, tokens []uint32, opt MatchOptions, m *Match) {
-	limit := len(tokens)
-	if !opt.FullHit {
+	limit := len(tokens) / t.cfg.Tokens.Words()
+	if !opt.FullHit && t.cfg.Tokens != Bigram { // whose last token makes no position of its own
 		limit--
 	}
-	limit = max(0, limit) / t.pt
+	limit = max(0, limit) / t.cfg.PageTokens
 	m.opt = opt
 	now := uint64(0)
 	if !opt.Peek {

@@ -148,7 +148,7 @@ func (m *model) hash(prefix string) Hash {
 	for b := []byte(prefix[i+1:]); len(b) > 0; b = b[4:] {
 		tokens = append(tokens, binary.LittleEndian.Uint32(b))
 	}
-	all := HashPages(NamespaceSeed(ns), tokens, m.f.tree.pt, nil)
+	all := coldHashes(m.f.tree.cfg, NamespaceSeed(ns), tokens)
 	return all[len(all)-1]
 }
 
@@ -184,7 +184,7 @@ func (m *model) good(ns Namespace, tokens []uint32, n int, join bool) (dev, any 
 	for p, c := range m.pools {
 		switch c.Role {
 		case SWA:
-			need := (c.WindowTokens + m.f.tree.pt - 1) / m.f.tree.pt
+			need := (c.WindowTokens + m.f.tree.cfg.PageTokens - 1) / m.f.tree.cfg.PageTokens
 			for i := max(0, n-need) + 1; i <= n; i++ {
 				d, a := m.window(m.at(ns, tokens, i), p, join)
 				dev, any = dev && d, any && a
@@ -200,11 +200,15 @@ func (m *model) good(ns Namespace, tokens []uint32, n int, join bool) (dev, any 
 
 // expect is what a match must say.
 func (m *model) expect(ns Namespace, tokens []uint32, opt MatchOptions) (b bounds) {
-	limit := len(tokens)
-	if !opt.FullHit {
+	cfg := m.f.tree.cfg
+	limit := len(tokens) // positions
+	if cfg.Tokens != Narrow {
+		limit /= 2
+	}
+	if !opt.FullHit && cfg.Tokens != Bigram {
 		limit--
 	}
-	limit = max(0, limit) / m.f.tree.pt
+	limit = max(0, limit) / cfg.PageTokens
 	on := true
 	for n := 1; n <= limit; n++ {
 		p := m.at(ns, tokens, n)
@@ -266,7 +270,7 @@ func (m *model) checkMatch(ns Namespace, tokens []uint32, opt MatchOptions, got 
 }
 
 func (m *model) checkWindows(ns Namespace, tokens []uint32, opt MatchOptions, got *Match, pool int) error {
-	need := (m.pools[pool].WindowTokens + m.f.tree.pt - 1) / m.f.tree.pt
+	need := (m.pools[pool].WindowTokens + m.f.tree.cfg.PageTokens - 1) / m.f.tree.cfg.PageTokens
 	i := 0
 	for n := max(0, got.Usable-need) + 1; n <= got.Usable; n++ {
 		e := m.at(ns, tokens, n)
@@ -383,7 +387,7 @@ func (m *model) pinned(k string, pool int, tier Tier) bool {
 			}
 			need := p.usable
 			if c := m.pools[pool]; c.Role == SWA {
-				need = (c.WindowTokens + m.f.tree.pt - 1) / m.f.tree.pt
+				need = (c.WindowTokens + m.f.tree.cfg.PageTokens - 1) / m.f.tree.cfg.PageTokens
 				if p.noWindows {
 					continue
 				}

@@ -84,7 +84,7 @@ func (n *node) anyPin() bool {
 func (t *Tree) describe(n *node, e *policy.Entry) {
 	*e = policy.Entry{
 		LastAccess: n.stamp.Load(), Created: n.created, Hits: n.hits.Load(), Priority: uint8(n.priority.Load()), Retain: n.retain,
-		Before: int(n.start) * t.pt, Tokens: int(n.pages) * t.pt, History: int(n.history.Load()) * t.pt, Mark: n.policyMark.Load(),
+		Before: int(n.start) * t.cfg.PageTokens, Tokens: int(n.pages) * t.cfg.PageTokens, History: int(n.history.Load()) * t.cfg.PageTokens, Mark: n.policyMark.Load(),
 	}
 }
 

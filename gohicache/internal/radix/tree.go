@@ -15,7 +15,7 @@ import (
 // dirty list); everything else holds it exclusively. pinMu guards the receipt table and is taken after mu, never before.
 type Tree struct {
 	cfg    Config
-	pt     int // tokens in a page
+	pt     int // words of tokens in a page
 	full   int // index of the FULL pool
 	swa    []swaPool
 	states []int // pool indices
@@ -72,9 +72,12 @@ type ledger struct {
 
 // New builds an empty tree. Errors name the field.
 func New(cfg Config) (*Tree, error) {
-	t := &Tree{cfg: cfg, pt: cfg.PageTokens, full: -1, policy: cfg.Policy, spaces: map[Namespace]*node{}}
+	t := &Tree{cfg: cfg, pt: cfg.PageTokens * cfg.Tokens.Words(), full: -1, policy: cfg.Policy, spaces: map[Namespace]*node{}}
 	if cfg.PageTokens <= 0 || cfg.PageTokens > 1<<20 {
 		return nil, fmt.Errorf("%w: PageTokens %d is not in 1..%d", ErrArgument, cfg.PageTokens, 1<<20)
+	}
+	if cfg.Tokens > Bigram {
+		return nil, fmt.Errorf("%w: Tokens is %d", ErrArgument, cfg.Tokens)
 	}
 	if len(cfg.Pools) == 0 || len(cfg.Pools) > MaxPools {
 		return nil, fmt.Errorf("%w: %d Pools, want 1..%d", ErrArgument, len(cfg.Pools), MaxPools)
@@ -92,7 +95,7 @@ func New(cfg Config) (*Tree, error) {
 				return nil, fmt.Errorf("%w: Pools[%d].WindowTokens is %d", ErrArgument, i, p.WindowTokens)
 			}
 			t.rank = append(t.rank, len(t.swa))
-			t.swa = append(t.swa, swaPool{i, (p.WindowTokens + t.pt - 1) / t.pt})
+			t.swa = append(t.swa, swaPool{i, (p.WindowTokens + cfg.PageTokens - 1) / cfg.PageTokens})
 		case State:
 			t.rank = append(t.rank, len(t.states))
 			t.states = append(t.states, i)

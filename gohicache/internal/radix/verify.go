@@ -116,7 +116,7 @@ func (c *checker) hashes(n, k *node) {
 		c.failf(k, "has hashes, its parent has none")
 		return
 	}
-	if want := HashPages(prior, t.tokens(k), t.pt, nil); !slices.Equal(k.hashes, want) {
+	if want := t.HashPages(prior, t.tokens(k), nil); !slices.Equal(k.hashes, want) {
 		c.failf(k, "has a broken hash chain")
 	}
 }
