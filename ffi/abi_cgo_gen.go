@@ -108,6 +108,8 @@ package ffi
 #cgo nocallback go_hicache_range_end
 #cgo noescape go_hicache_abi_layout
 #cgo nocallback go_hicache_abi_layout
+#cgo noescape go_hicache_invoke
+#cgo nocallback go_hicache_invoke
 
 static uint32_t go_hicache_abi_version(uintptr_t f) {
   return ((uint32_t (*)(void))f)();
@@ -307,6 +309,10 @@ static void go_hicache_range_end(uintptr_t f, uint64_t a0) {
 
 static uint32_t go_hicache_abi_layout(uintptr_t f, uint32_t a0, uintptr_t a1, uintptr_t a2) {
   return ((uint32_t (*)(uint32_t, void *, void *))f)(a0, (void *)a1, (void *)a2);
+}
+
+static int32_t go_hicache_invoke(uintptr_t f, uintptr_t a0) {
+  return ((int32_t (*)(void *))f)((void *)a0);
 }
 */
 import "C"
@@ -619,4 +625,9 @@ func (t *table) callABILayout(f *frame, index uint32, nameOut unsafe.Pointer, va
 	f.hold[0] = nameOut
 	f.hold[1] = valueOut
 	return uint32(C.go_hicache_abi_layout(C.uintptr_t(t.fnABILayout), C.uint32_t(index), C.uintptr_t(uintptr(nameOut)), C.uintptr_t(uintptr(valueOut))))
+}
+
+func (t *table) callInvoke(f *frame, call unsafe.Pointer) Status {
+	f.hold[0] = call
+	return Status(C.go_hicache_invoke(C.uintptr_t(t.fnInvoke), C.uintptr_t(uintptr(call))))
 }

@@ -697,6 +697,15 @@ type PoolStats struct {
 	FreeVirtualPages uint64
 }
 
+type abiCall struct {
+	// One of this library's functions.
+	function uintptr
+	// In order; integers widened, pointers as addresses. Those beyond the function's are ignored.
+	arguments [9]uint64
+	// Out: what it returned, in the low bits.
+	result uint64
+}
+
 // layoutEntry is one number of the layout: as the header gives it and as this Go package has it.
 type layoutEntry struct {
 	name         string
@@ -930,6 +939,10 @@ var layout = []layoutEntry{
 	{"hicache_pool_stats.gap_low_bytes", 64, unsafe.Offsetof(PoolStats{}.GapLowBytes)},
 	{"hicache_pool_stats.gap_high_bytes", 72, unsafe.Offsetof(PoolStats{}.GapHighBytes)},
 	{"hicache_pool_stats.free_virtual_pages", 80, unsafe.Offsetof(PoolStats{}.FreeVirtualPages)},
+	{"hicache_call", 88, unsafe.Sizeof(abiCall{})},
+	{"hicache_call.function", 0, unsafe.Offsetof(abiCall{}.function)},
+	{"hicache_call.arguments", 8, unsafe.Offsetof(abiCall{}.arguments)},
+	{"hicache_call.result", 80, unsafe.Offsetof(abiCall{}.result)},
 }
 
 // table holds the addresses of the library's functions.
@@ -984,6 +997,7 @@ type table struct {
 	fnRangeStart       uintptr
 	fnRangeEnd         uintptr
 	fnABILayout        uintptr
+	fnInvoke           uintptr
 }
 
 // symbols lists the table's functions with their names in the library.
@@ -1039,5 +1053,6 @@ func (t *table) symbols() []symbol {
 		{"hicache_range_start", &t.fnRangeStart},
 		{"hicache_range_end", &t.fnRangeEnd},
 		{"hicache_abi_layout", &t.fnABILayout},
+		{"hicache_invoke", &t.fnInvoke},
 	}
 }

@@ -6,251 +6,251 @@ package ffi
 
 import "unsafe"
 
-// callState is the part of a frame that the calls of this file use. The argument slice is reused: nothing is allocated.
+// callState is the part of a frame that the calls of this file use. The argument block is reused: nothing is allocated.
 type callState struct {
-	args [9]uintptr
+	call abiCall
 	hold [4]unsafe.Pointer
 }
 
 const callMode = "purego"
 
 func (t *table) callABIVersion(f *frame) uint32 {
-	return uint32(syscallN(t.fnABIVersion, f.args[:0]))
+	return uint32(t.invoke(f, t.fnABIVersion))
 }
 
 func (t *table) callBuildInfo(f *frame) uintptr {
-	return syscallN(t.fnBuildInfo, f.args[:0])
+	return uintptr(t.invoke(f, t.fnBuildInfo))
 }
 
 func (t *table) callStatusName(f *frame, status int32) uintptr {
-	f.args[0] = uintptr(status)
-	return syscallN(t.fnStatusName, f.args[:1])
+	f.call.arguments[0] = uint64(status)
+	return uintptr(t.invoke(f, t.fnStatusName))
 }
 
 func (t *table) callOpen(f *frame, options unsafe.Pointer, engineOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = options
 	f.hold[1] = engineOut
 	f.hold[2] = errorOut
-	f.args[0] = uintptr(options)
-	f.args[1] = uintptr(engineOut)
-	f.args[2] = uintptr(errorOut)
-	return Status(syscallN(t.fnOpen, f.args[:3]))
+	f.call.arguments[0] = uint64(uintptr(options))
+	f.call.arguments[1] = uint64(uintptr(engineOut))
+	f.call.arguments[2] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnOpen))
 }
 
 func (t *table) callClose(f *frame, engine uintptr, errorOut unsafe.Pointer) Status {
 	f.hold[0] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(errorOut)
-	return Status(syscallN(t.fnClose, f.args[:2]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnClose))
 }
 
 func (t *table) callPoolInfo(f *frame, engine uintptr, tier uint32, pool uint32, infoOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = infoOut
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(tier)
-	f.args[2] = uintptr(pool)
-	f.args[3] = uintptr(infoOut)
-	f.args[4] = uintptr(errorOut)
-	return Status(syscallN(t.fnPoolInfo, f.args[:5]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(tier)
+	f.call.arguments[2] = uint64(pool)
+	f.call.arguments[3] = uint64(uintptr(infoOut))
+	f.call.arguments[4] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnPoolInfo))
 }
 
 func (t *table) callAlloc(f *frame, engine uintptr, takes unsafe.Pointer, takeCount uint32, errorOut unsafe.Pointer) Status {
 	f.hold[0] = takes
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(takes)
-	f.args[2] = uintptr(takeCount)
-	f.args[3] = uintptr(errorOut)
-	return Status(syscallN(t.fnAlloc, f.args[:4]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(takes))
+	f.call.arguments[2] = uint64(takeCount)
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnAlloc))
 }
 
 func (t *table) callFree(f *frame, engine uintptr, frees unsafe.Pointer, freeCount uint32, errorOut unsafe.Pointer) Status {
 	f.hold[0] = frees
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(frees)
-	f.args[2] = uintptr(freeCount)
-	f.args[3] = uintptr(errorOut)
-	return Status(syscallN(t.fnFree, f.args[:4]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(frees))
+	f.call.arguments[2] = uint64(freeCount)
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnFree))
 }
 
 func (t *table) callExtend(f *frame, engine uintptr, ownerPool uint32, sequences unsafe.Pointer, sequenceCount uint32, errorOut unsafe.Pointer) Status {
 	f.hold[0] = sequences
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(ownerPool)
-	f.args[2] = uintptr(sequences)
-	f.args[3] = uintptr(sequenceCount)
-	f.args[4] = uintptr(errorOut)
-	return Status(syscallN(t.fnExtend, f.args[:5]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(ownerPool)
+	f.call.arguments[2] = uint64(uintptr(sequences))
+	f.call.arguments[3] = uint64(sequenceCount)
+	f.call.arguments[4] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnExtend))
 }
 
 func (t *table) callReserve(f *frame, engine uintptr, takes unsafe.Pointer, takeCount uint32, reservationOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = takes
 	f.hold[1] = reservationOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(takes)
-	f.args[2] = uintptr(takeCount)
-	f.args[3] = uintptr(reservationOut)
-	f.args[4] = uintptr(errorOut)
-	return Status(syscallN(t.fnReserve, f.args[:5]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(takes))
+	f.call.arguments[2] = uint64(takeCount)
+	f.call.arguments[3] = uint64(uintptr(reservationOut))
+	f.call.arguments[4] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnReserve))
 }
 
 func (t *table) callCancel(f *frame, engine uintptr, reservation uint64, errorOut unsafe.Pointer) Status {
 	f.hold[0] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(reservation)
-	f.args[2] = uintptr(errorOut)
-	return Status(syscallN(t.fnCancel, f.args[:3]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(reservation)
+	f.call.arguments[2] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnCancel))
 }
 
 func (t *table) callReservationPages(f *frame, engine uintptr, reservation uint64, pool uint32, ppagesOut unsafe.Pointer, capacity uint32, countOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = ppagesOut
 	f.hold[1] = countOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(reservation)
-	f.args[2] = uintptr(pool)
-	f.args[3] = uintptr(ppagesOut)
-	f.args[4] = uintptr(capacity)
-	f.args[5] = uintptr(countOut)
-	f.args[6] = uintptr(errorOut)
-	return Status(syscallN(t.fnReservationPages, f.args[:7]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(reservation)
+	f.call.arguments[2] = uint64(pool)
+	f.call.arguments[3] = uint64(uintptr(ppagesOut))
+	f.call.arguments[4] = uint64(capacity)
+	f.call.arguments[5] = uint64(uintptr(countOut))
+	f.call.arguments[6] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnReservationPages))
 }
 
 func (t *table) callLoad(f *frame, engine uintptr, transfer unsafe.Pointer, ticketOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = transfer
 	f.hold[1] = ticketOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(transfer)
-	f.args[2] = uintptr(ticketOut)
-	f.args[3] = uintptr(errorOut)
-	return Status(syscallN(t.fnLoad, f.args[:4]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(transfer))
+	f.call.arguments[2] = uint64(uintptr(ticketOut))
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnLoad))
 }
 
 func (t *table) callBackUp(f *frame, engine uintptr, transfer unsafe.Pointer, ticketOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = transfer
 	f.hold[1] = ticketOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(transfer)
-	f.args[2] = uintptr(ticketOut)
-	f.args[3] = uintptr(errorOut)
-	return Status(syscallN(t.fnBackUp, f.args[:4]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(transfer))
+	f.call.arguments[2] = uint64(uintptr(ticketOut))
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnBackUp))
 }
 
 func (t *table) callLayerWait(f *frame, engine uintptr, ticket uint64, layer uint32, stream uint64, errorOut unsafe.Pointer) Status {
 	f.hold[0] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(ticket)
-	f.args[2] = uintptr(layer)
-	f.args[3] = uintptr(stream)
-	f.args[4] = uintptr(errorOut)
-	return Status(syscallN(t.fnLayerWait, f.args[:5]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(ticket)
+	f.call.arguments[2] = uint64(layer)
+	f.call.arguments[3] = uint64(stream)
+	f.call.arguments[4] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnLayerWait))
 }
 
 func (t *table) callLayerWord(f *frame, engine uintptr, ticket uint64, layer uint32, addressOut unsafe.Pointer, expectedOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = addressOut
 	f.hold[1] = expectedOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(ticket)
-	f.args[2] = uintptr(layer)
-	f.args[3] = uintptr(addressOut)
-	f.args[4] = uintptr(expectedOut)
-	f.args[5] = uintptr(errorOut)
-	return Status(syscallN(t.fnLayerWord, f.args[:6]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(ticket)
+	f.call.arguments[2] = uint64(layer)
+	f.call.arguments[3] = uint64(uintptr(addressOut))
+	f.call.arguments[4] = uint64(uintptr(expectedOut))
+	f.call.arguments[5] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnLayerWord))
 }
 
 func (t *table) callTicketStatus(f *frame, engine uintptr, ticket uint64, layersDoneOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = layersDoneOut
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(ticket)
-	f.args[2] = uintptr(layersDoneOut)
-	f.args[3] = uintptr(errorOut)
-	return Status(syscallN(t.fnTicketStatus, f.args[:4]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(ticket)
+	f.call.arguments[2] = uint64(uintptr(layersDoneOut))
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnTicketStatus))
 }
 
 func (t *table) callCompletionPoll(f *frame, engine uintptr, completionsOut unsafe.Pointer, capacity uint32, countOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = completionsOut
 	f.hold[1] = countOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(completionsOut)
-	f.args[2] = uintptr(capacity)
-	f.args[3] = uintptr(countOut)
-	f.args[4] = uintptr(errorOut)
-	return Status(syscallN(t.fnCompletionPoll, f.args[:5]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(completionsOut))
+	f.call.arguments[2] = uint64(capacity)
+	f.call.arguments[3] = uint64(uintptr(countOut))
+	f.call.arguments[4] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnCompletionPoll))
 }
 
 func (t *table) callCompletionWait(f *frame, engine uintptr, timeoutNs uint64, completionsOut unsafe.Pointer, capacity uint32, countOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = completionsOut
 	f.hold[1] = countOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(timeoutNs)
-	f.args[2] = uintptr(completionsOut)
-	f.args[3] = uintptr(capacity)
-	f.args[4] = uintptr(countOut)
-	f.args[5] = uintptr(errorOut)
-	return Status(syscallN(t.fnCompletionWait, f.args[:6]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(timeoutNs)
+	f.call.arguments[2] = uint64(uintptr(completionsOut))
+	f.call.arguments[3] = uint64(capacity)
+	f.call.arguments[4] = uint64(uintptr(countOut))
+	f.call.arguments[5] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnCompletionWait))
 }
 
 func (t *table) callCompletionWake(f *frame, engine uintptr, errorOut unsafe.Pointer) Status {
 	f.hold[0] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(errorOut)
-	return Status(syscallN(t.fnCompletionWake, f.args[:2]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnCompletionWake))
 }
 
 func (t *table) callCompletionFD(f *frame, engine uintptr) int32 {
-	f.args[0] = engine
-	return int32(syscallN(t.fnCompletionFD, f.args[:1]))
+	f.call.arguments[0] = uint64(engine)
+	return int32(t.invoke(f, t.fnCompletionFD))
 }
 
 func (t *table) callLeaseAcquire(f *frame, engine uintptr, pages unsafe.Pointer, pagesCount uint32, leaseOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = pages
 	f.hold[1] = leaseOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(pages)
-	f.args[2] = uintptr(pagesCount)
-	f.args[3] = uintptr(leaseOut)
-	f.args[4] = uintptr(errorOut)
-	return Status(syscallN(t.fnLeaseAcquire, f.args[:5]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(pages))
+	f.call.arguments[2] = uint64(pagesCount)
+	f.call.arguments[3] = uint64(uintptr(leaseOut))
+	f.call.arguments[4] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnLeaseAcquire))
 }
 
 func (t *table) callLeaseRelease(f *frame, engine uintptr, lease uint64, errorOut unsafe.Pointer) Status {
 	f.hold[0] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(lease)
-	f.args[2] = uintptr(errorOut)
-	return Status(syscallN(t.fnLeaseRelease, f.args[:3]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(lease)
+	f.call.arguments[2] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnLeaseRelease))
 }
 
 func (t *table) callStepOpen(f *frame, engine uintptr, stream uint64, pages unsafe.Pointer, pagesCount uint32, stepOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = pages
 	f.hold[1] = stepOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(stream)
-	f.args[2] = uintptr(pages)
-	f.args[3] = uintptr(pagesCount)
-	f.args[4] = uintptr(stepOut)
-	f.args[5] = uintptr(errorOut)
-	return Status(syscallN(t.fnStepOpen, f.args[:6]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(stream)
+	f.call.arguments[2] = uint64(uintptr(pages))
+	f.call.arguments[3] = uint64(pagesCount)
+	f.call.arguments[4] = uint64(uintptr(stepOut))
+	f.call.arguments[5] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnStepOpen))
 }
 
 func (t *table) callStepClose(f *frame, engine uintptr, step uint64, errorOut unsafe.Pointer) Status {
 	f.hold[0] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(step)
-	f.args[2] = uintptr(errorOut)
-	return Status(syscallN(t.fnStepClose, f.args[:3]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(step)
+	f.call.arguments[2] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnStepClose))
 }
 
 func (t *table) callKernelIDs(f *frame, engine uintptr, holder uint64, pool uint32, granularity uint32, vpages unsafe.Pointer, pageCount uint32, idsOut unsafe.Pointer, sinkCountOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
@@ -258,80 +258,80 @@ func (t *table) callKernelIDs(f *frame, engine uintptr, holder uint64, pool uint
 	f.hold[1] = idsOut
 	f.hold[2] = sinkCountOut
 	f.hold[3] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(holder)
-	f.args[2] = uintptr(pool)
-	f.args[3] = uintptr(granularity)
-	f.args[4] = uintptr(vpages)
-	f.args[5] = uintptr(pageCount)
-	f.args[6] = uintptr(idsOut)
-	f.args[7] = uintptr(sinkCountOut)
-	f.args[8] = uintptr(errorOut)
-	return Status(syscallN(t.fnKernelIDs, f.args[:9]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(holder)
+	f.call.arguments[2] = uint64(pool)
+	f.call.arguments[3] = uint64(granularity)
+	f.call.arguments[4] = uint64(uintptr(vpages))
+	f.call.arguments[5] = uint64(pageCount)
+	f.call.arguments[6] = uint64(uintptr(idsOut))
+	f.call.arguments[7] = uint64(uintptr(sinkCountOut))
+	f.call.arguments[8] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnKernelIDs))
 }
 
 func (t *table) callBatchStep(f *frame, engine uintptr, batch unsafe.Pointer, stepOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = batch
 	f.hold[1] = stepOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(batch)
-	f.args[2] = uintptr(stepOut)
-	f.args[3] = uintptr(errorOut)
-	return Status(syscallN(t.fnBatchStep, f.args[:4]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(batch))
+	f.call.arguments[2] = uint64(uintptr(stepOut))
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnBatchStep))
 }
 
 func (t *table) callInspect(f *frame, engine uintptr, pool uint32, vpages unsafe.Pointer, pageCount uint32, ppagesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = vpages
 	f.hold[1] = ppagesOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(pool)
-	f.args[2] = uintptr(vpages)
-	f.args[3] = uintptr(pageCount)
-	f.args[4] = uintptr(ppagesOut)
-	f.args[5] = uintptr(errorOut)
-	return Status(syscallN(t.fnInspect, f.args[:6]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(pool)
+	f.call.arguments[2] = uint64(uintptr(vpages))
+	f.call.arguments[3] = uint64(pageCount)
+	f.call.arguments[4] = uint64(uintptr(ppagesOut))
+	f.call.arguments[5] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnInspect))
 }
 
 func (t *table) callCompact(f *frame, engine uintptr, budget unsafe.Pointer, resultOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = budget
 	f.hold[1] = resultOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(budget)
-	f.args[2] = uintptr(resultOut)
-	f.args[3] = uintptr(errorOut)
-	return Status(syscallN(t.fnCompact, f.args[:4]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(budget))
+	f.call.arguments[2] = uint64(uintptr(resultOut))
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnCompact))
 }
 
 func (t *table) callSetCompaction(f *frame, engine uintptr, compaction uint32, errorOut unsafe.Pointer) Status {
 	f.hold[0] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(compaction)
-	f.args[2] = uintptr(errorOut)
-	return Status(syscallN(t.fnSetCompaction, f.args[:3]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(compaction)
+	f.call.arguments[2] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnSetCompaction))
 }
 
 func (t *table) callFits(f *frame, engine uintptr, demands unsafe.Pointer, demandCount uint32, errorOut unsafe.Pointer) Status {
 	f.hold[0] = demands
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(demands)
-	f.args[2] = uintptr(demandCount)
-	f.args[3] = uintptr(errorOut)
-	return Status(syscallN(t.fnFits, f.args[:4]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(demands))
+	f.call.arguments[2] = uint64(demandCount)
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnFits))
 }
 
 func (t *table) callCapacity(f *frame, engine uintptr, tier uint32, pool uint32, capacityOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = capacityOut
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(tier)
-	f.args[2] = uintptr(pool)
-	f.args[3] = uintptr(capacityOut)
-	f.args[4] = uintptr(errorOut)
-	return Status(syscallN(t.fnCapacity, f.args[:5]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(tier)
+	f.call.arguments[2] = uint64(pool)
+	f.call.arguments[3] = uint64(uintptr(capacityOut))
+	f.call.arguments[4] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnCapacity))
 }
 
 func (t *table) callReclaimPlan(f *frame, engine uintptr, demands unsafe.Pointer, demandCount uint32, evictablePages unsafe.Pointer, preference uint32, quotasOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
@@ -339,42 +339,42 @@ func (t *table) callReclaimPlan(f *frame, engine uintptr, demands unsafe.Pointer
 	f.hold[1] = evictablePages
 	f.hold[2] = quotasOut
 	f.hold[3] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(demands)
-	f.args[2] = uintptr(demandCount)
-	f.args[3] = uintptr(evictablePages)
-	f.args[4] = uintptr(preference)
-	f.args[5] = uintptr(quotasOut)
-	f.args[6] = uintptr(errorOut)
-	return Status(syscallN(t.fnReclaimPlan, f.args[:7]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(demands))
+	f.call.arguments[2] = uint64(demandCount)
+	f.call.arguments[3] = uint64(uintptr(evictablePages))
+	f.call.arguments[4] = uint64(preference)
+	f.call.arguments[5] = uint64(uintptr(quotasOut))
+	f.call.arguments[6] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnReclaimPlan))
 }
 
 func (t *table) callResize(f *frame, engine uintptr, deviceBytes uint64, errorOut unsafe.Pointer) Status {
 	f.hold[0] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(deviceBytes)
-	f.args[2] = uintptr(errorOut)
-	return Status(syscallN(t.fnResize, f.args[:3]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(deviceBytes)
+	f.call.arguments[2] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnResize))
 }
 
 func (t *table) callHostAlloc(f *frame, engine uintptr, takes unsafe.Pointer, takeCount uint32, errorOut unsafe.Pointer) Status {
 	f.hold[0] = takes
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(takes)
-	f.args[2] = uintptr(takeCount)
-	f.args[3] = uintptr(errorOut)
-	return Status(syscallN(t.fnHostAlloc, f.args[:4]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(takes))
+	f.call.arguments[2] = uint64(takeCount)
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnHostAlloc))
 }
 
 func (t *table) callHostFree(f *frame, engine uintptr, frees unsafe.Pointer, freeCount uint32, errorOut unsafe.Pointer) Status {
 	f.hold[0] = frees
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(frees)
-	f.args[2] = uintptr(freeCount)
-	f.args[3] = uintptr(errorOut)
-	return Status(syscallN(t.fnHostFree, f.args[:4]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(frees))
+	f.call.arguments[2] = uint64(freeCount)
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnHostFree))
 }
 
 func (t *table) callHostView(f *frame, engine uintptr, pages unsafe.Pointer, addressesOut unsafe.Pointer, leaseOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
@@ -382,40 +382,40 @@ func (t *table) callHostView(f *frame, engine uintptr, pages unsafe.Pointer, add
 	f.hold[1] = addressesOut
 	f.hold[2] = leaseOut
 	f.hold[3] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(pages)
-	f.args[2] = uintptr(addressesOut)
-	f.args[3] = uintptr(leaseOut)
-	f.args[4] = uintptr(errorOut)
-	return Status(syscallN(t.fnHostView, f.args[:5]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(pages))
+	f.call.arguments[2] = uint64(uintptr(addressesOut))
+	f.call.arguments[3] = uint64(uintptr(leaseOut))
+	f.call.arguments[4] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnHostView))
 }
 
 func (t *table) callHostInspect(f *frame, engine uintptr, pool uint32, hpages unsafe.Pointer, pageCount uint32, ppagesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = hpages
 	f.hold[1] = ppagesOut
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(pool)
-	f.args[2] = uintptr(hpages)
-	f.args[3] = uintptr(pageCount)
-	f.args[4] = uintptr(ppagesOut)
-	f.args[5] = uintptr(errorOut)
-	return Status(syscallN(t.fnHostInspect, f.args[:6]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(pool)
+	f.call.arguments[2] = uint64(uintptr(hpages))
+	f.call.arguments[3] = uint64(pageCount)
+	f.call.arguments[4] = uint64(uintptr(ppagesOut))
+	f.call.arguments[5] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnHostInspect))
 }
 
 func (t *table) callTags(f *frame, engine uintptr, tier uint32, pool uint32, pages unsafe.Pointer, pageCount uint32, tags unsafe.Pointer, write uint32, errorOut unsafe.Pointer) Status {
 	f.hold[0] = pages
 	f.hold[1] = tags
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(tier)
-	f.args[2] = uintptr(pool)
-	f.args[3] = uintptr(pages)
-	f.args[4] = uintptr(pageCount)
-	f.args[5] = uintptr(tags)
-	f.args[6] = uintptr(write)
-	f.args[7] = uintptr(errorOut)
-	return Status(syscallN(t.fnTags, f.args[:8]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(tier)
+	f.call.arguments[2] = uint64(pool)
+	f.call.arguments[3] = uint64(uintptr(pages))
+	f.call.arguments[4] = uint64(pageCount)
+	f.call.arguments[5] = uint64(uintptr(tags))
+	f.call.arguments[6] = uint64(write)
+	f.call.arguments[7] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnTags))
 }
 
 func (t *table) callStampPages(f *frame, engine uintptr, pool uint32, stream uint64, stamps unsafe.Pointer, stampCount uint32, salts unsafe.Pointer, saltCount uint32, mismatchesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
@@ -423,101 +423,107 @@ func (t *table) callStampPages(f *frame, engine uintptr, pool uint32, stream uin
 	f.hold[1] = salts
 	f.hold[2] = mismatchesOut
 	f.hold[3] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(pool)
-	f.args[2] = uintptr(stream)
-	f.args[3] = uintptr(stamps)
-	f.args[4] = uintptr(stampCount)
-	f.args[5] = uintptr(salts)
-	f.args[6] = uintptr(saltCount)
-	f.args[7] = uintptr(mismatchesOut)
-	f.args[8] = uintptr(errorOut)
-	return Status(syscallN(t.fnStampPages, f.args[:9]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(pool)
+	f.call.arguments[2] = uint64(stream)
+	f.call.arguments[3] = uint64(uintptr(stamps))
+	f.call.arguments[4] = uint64(stampCount)
+	f.call.arguments[5] = uint64(uintptr(salts))
+	f.call.arguments[6] = uint64(saltCount)
+	f.call.arguments[7] = uint64(uintptr(mismatchesOut))
+	f.call.arguments[8] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnStampPages))
 }
 
 func (t *table) callStats(f *frame, engine uintptr, statsOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = statsOut
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(statsOut)
-	f.args[2] = uintptr(errorOut)
-	return Status(syscallN(t.fnStats, f.args[:3]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(statsOut))
+	f.call.arguments[2] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnStats))
 }
 
 func (t *table) callPoolStats(f *frame, engine uintptr, tier uint32, pool uint32, statsOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = statsOut
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(tier)
-	f.args[2] = uintptr(pool)
-	f.args[3] = uintptr(statsOut)
-	f.args[4] = uintptr(errorOut)
-	return Status(syscallN(t.fnPoolStats, f.args[:5]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(tier)
+	f.call.arguments[2] = uint64(pool)
+	f.call.arguments[3] = uint64(uintptr(statsOut))
+	f.call.arguments[4] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnPoolStats))
 }
 
 func (t *table) callMap(f *frame, engine uintptr, tier uint32, pool uint32, first uint32, pageCount uint32, statesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = statesOut
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(tier)
-	f.args[2] = uintptr(pool)
-	f.args[3] = uintptr(first)
-	f.args[4] = uintptr(pageCount)
-	f.args[5] = uintptr(statesOut)
-	f.args[6] = uintptr(errorOut)
-	return Status(syscallN(t.fnMap, f.args[:7]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(tier)
+	f.call.arguments[2] = uint64(pool)
+	f.call.arguments[3] = uint64(first)
+	f.call.arguments[4] = uint64(pageCount)
+	f.call.arguments[5] = uint64(uintptr(statesOut))
+	f.call.arguments[6] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnMap))
 }
 
 func (t *table) callVerify(f *frame, engine uintptr, report unsafe.Pointer, reportBytes uintptr, errorOut unsafe.Pointer) Status {
 	f.hold[0] = report
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(report)
-	f.args[2] = reportBytes
-	f.args[3] = uintptr(errorOut)
-	return Status(syscallN(t.fnVerify, f.args[:4]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(report))
+	f.call.arguments[2] = uint64(reportBytes)
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnVerify))
 }
 
 func (t *table) callFaultRun(f *frame, engine uintptr, count uint32, layers uint32, ranOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = ranOut
 	f.hold[1] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(count)
-	f.args[2] = uintptr(layers)
-	f.args[3] = uintptr(ranOut)
-	f.args[4] = uintptr(errorOut)
-	return Status(syscallN(t.fnFaultRun, f.args[:5]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(count)
+	f.call.arguments[2] = uint64(layers)
+	f.call.arguments[3] = uint64(uintptr(ranOut))
+	f.call.arguments[4] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnFaultRun))
 }
 
 func (t *table) callFaultHold(f *frame, engine uintptr, hold uint32, failNext uint32, errorOut unsafe.Pointer) Status {
 	f.hold[0] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(hold)
-	f.args[2] = uintptr(failNext)
-	f.args[3] = uintptr(errorOut)
-	return Status(syscallN(t.fnFaultHold, f.args[:4]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(hold)
+	f.call.arguments[2] = uint64(failNext)
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnFaultHold))
 }
 
 func (t *table) callProfilerListens(f *frame) uint32 {
-	return uint32(syscallN(t.fnProfilerListens, f.args[:0]))
+	return uint32(t.invoke(f, t.fnProfilerListens))
 }
 
 func (t *table) callRangeStart(f *frame, activity uint32, pageCount uint64) uint64 {
-	f.args[0] = uintptr(activity)
-	f.args[1] = uintptr(pageCount)
-	return uint64(syscallN(t.fnRangeStart, f.args[:2]))
+	f.call.arguments[0] = uint64(activity)
+	f.call.arguments[1] = uint64(pageCount)
+	return uint64(t.invoke(f, t.fnRangeStart))
 }
 
 func (t *table) callRangeEnd(f *frame, rangeID uint64) {
-	f.args[0] = uintptr(rangeID)
-	syscallN(t.fnRangeEnd, f.args[:1])
+	f.call.arguments[0] = uint64(rangeID)
+	t.invoke(f, t.fnRangeEnd)
 }
 
 func (t *table) callABILayout(f *frame, index uint32, nameOut unsafe.Pointer, valueOut unsafe.Pointer) uint32 {
 	f.hold[0] = nameOut
 	f.hold[1] = valueOut
-	f.args[0] = uintptr(index)
-	f.args[1] = uintptr(nameOut)
-	f.args[2] = uintptr(valueOut)
-	return uint32(syscallN(t.fnABILayout, f.args[:3]))
+	f.call.arguments[0] = uint64(index)
+	f.call.arguments[1] = uint64(uintptr(nameOut))
+	f.call.arguments[2] = uint64(uintptr(valueOut))
+	return uint32(t.invoke(f, t.fnABILayout))
+}
+
+func (t *table) callInvoke(f *frame, call unsafe.Pointer) Status {
+	f.hold[0] = call
+	f.call.arguments[0] = uint64(uintptr(call))
+	return Status(t.invoke(f, t.fnInvoke))
 }

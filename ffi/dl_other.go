@@ -5,6 +5,7 @@ package ffi
 import (
 	"errors"
 	"runtime"
+	"unsafe"
 )
 
 // platformRefusal is why nothing can be loaded here. The package compiles everywhere, so that a program that merely links it does too.
@@ -17,3 +18,5 @@ func dlsym(uintptr, string) (uintptr, error) { return 0, errors.New(platformRefu
 func dlclose(uintptr) {}
 
 func syscallN(uintptr, []uintptr) uintptr { panic(platformRefusal) }
+
+func cgocall(uintptr, unsafe.Pointer) int32 { panic(platformRefusal) }

@@ -652,6 +652,15 @@ HICACHE_API void hicache_range_end(uint64_t range_id);
 // the number of entries; name_out and value_out may be NULL.
 HICACHE_API uint32_t hicache_abi_layout(uint32_t index, const char **name_out, uint64_t *value_out);
 
+// A call of one of the library's functions with its arguments in a block, for languages whose foreign calls are cheapest with one pointer.
+typedef struct hicache_call {
+  void *function;        // One of this library's functions.
+  uint64_t arguments[9]; // In order; integers widened, pointers as addresses. Those beyond the function's are ignored.
+  uint64_t result;       // Out: what it returned, in the low bits.
+} hicache_call_t;
+// Calls call->function. INVALID_ARGUMENT if `call` or the function is NULL. Does whatever the function does; cost: a few nanoseconds.
+HICACHE_API hicache_status_t hicache_invoke(hicache_call_t *call);
+
 #ifdef __cplusplus
 } // extern "C"
 #endif

@@ -34,31 +34,33 @@ func limits(h *Header) (args, holds int) {
 	return args, holds
 }
 
+// callArguments is the room in hicache_call.
+const callArguments = 9
+
 // emitPurego is ffi/abi_purego_gen.go.
 func emitPurego(h *Header) []byte {
 	var b bytes.Buffer
 	b.WriteString(generated + "\n//go:build !(hicache_cgo && cgo && linux && (amd64 || arm64))\n\npackage ffi\n\nimport \"unsafe\"\n\n")
 	args, holds := limits(h)
-	fmt.Fprintf(&b, "// callState is the part of a frame that the calls of this file use. The argument slice is reused: nothing is allocated.\n")
-	fmt.Fprintf(&b, "type callState struct {\n\targs [%d]uintptr\n\thold [%d]unsafe.Pointer\n}\n\nconst callMode = \"purego\"\n", args, holds)
+	if args > callArguments {
+		panic(fmt.Sprintf("a function with %d parameters: hicache_call has room for %d", args, callArguments))
+	}
+	fmt.Fprintf(&b, "// callState is the part of a frame that the calls of this file use. The argument block is reused: nothing is allocated.\n")
+	fmt.Fprintf(&b, "type callState struct {\n\tcall abiCall\n\thold [%d]unsafe.Pointer\n}\n\nconst callMode = \"purego\"\n", holds)
 	for _, f := range h.Functions {
 		fmt.Fprintf(&b, "\n%s {\n", callSignature(h, f))
 		emitHold(&b, h, f)
 		for i, p := range f.Params {
 			name := goParam(p)
-			if t, _ := callParam(h, p); t != "uintptr" {
+			if _, pointer := callParam(h, p); pointer {
 				name = "uintptr(" + name + ")"
 			}
-			fmt.Fprintf(&b, "\tf.args[%d] = %s\n", i, name)
+			fmt.Fprintf(&b, "\tf.call.arguments[%d] = uint64(%s)\n", i, name)
 		}
-		call := fmt.Sprintf("syscallN(t.%s, f.args[:%d])", goFunction(f), len(f.Params))
-		switch r := callResult(h, f); r {
-		case "": // void
-			fmt.Fprintf(&b, "\t%s\n}\n", call)
-		case "uintptr":
-			fmt.Fprintf(&b, "\treturn %s\n}\n", call)
-		default:
-			fmt.Fprintf(&b, "\treturn %s(%s)\n}\n", r, call)
+		if r := callResult(h, f); r != "" {
+			fmt.Fprintf(&b, "\treturn %s(t.invoke(f, t.%s))\n}\n", r, goFunction(f))
+		} else {
+			fmt.Fprintf(&b, "\tt.invoke(f, t.%s)\n}\n", goFunction(f))
 		}
 	}
 	return gofmt(b.Bytes())

@@ -623,6 +623,18 @@ class hicache_pool_stats_t(Structure):
         super().__init__(struct_size=sizeof(type(self)), **fields)
 
 
+# A call of one of the library's functions with its arguments in a block, for languages whose foreign calls are cheapest with one pointer.
+class hicache_call_t(Structure):
+    _fields_ = [
+        # One of this library's functions.
+        ("function", c_void_p),
+        # In order; integers widened, pointers as addresses. Those beyond the function's are ignored.
+        ("arguments", c_uint64 * 9),
+        # Out: what it returned, in the low bits.
+        ("result", c_uint64),
+    ]
+
+
 # Sizes and offsets as the header gives them.
 LAYOUT = {
     "hicache_error": 280,
@@ -850,6 +862,10 @@ LAYOUT = {
     "hicache_pool_stats.gap_low_bytes": 64,
     "hicache_pool_stats.gap_high_bytes": 72,
     "hicache_pool_stats.free_virtual_pages": 80,
+    "hicache_call": 88,
+    "hicache_call.function": 0,
+    "hicache_call.arguments": 8,
+    "hicache_call.result": 80,
 }
 
 # Structures by tag.
@@ -877,6 +893,7 @@ STRUCTS = {
     "hicache_stamp": hicache_stamp_t,
     "hicache_stats": hicache_stats_t,
     "hicache_pool_stats": hicache_pool_stats_t,
+    "hicache_call": hicache_call_t,
 }
 
 # Name, result and parameters of each function.
@@ -931,4 +948,5 @@ PROTOTYPES = [
     ("hicache_range_start", c_uint64, [c_uint32, c_uint64]),
     ("hicache_range_end", None, [c_uint64]),
     ("hicache_abi_layout", c_uint32, [c_uint32, POINTER(c_char_p), POINTER(c_uint64)]),
+    ("hicache_invoke", c_int32, [POINTER(hicache_call_t)]),
 ]

@@ -799,6 +799,26 @@ impl Default for hicache_pool_stats_t {
     }
 }
 
+/// A call of one of the library's functions with its arguments in a block, for languages whose foreign calls are cheapest with one pointer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hicache_call_t {
+    /// One of this library's functions.
+    pub function: *mut c_void,
+    /// In order; integers widened, pointers as addresses. Those beyond the function's are ignored.
+    pub arguments: [u64; 9],
+    /// Out: what it returned, in the low bits.
+    pub result: u64,
+}
+
+impl Default for hicache_call_t {
+    /// All zero, with struct_size set where there is one.
+    fn default() -> Self {
+        // SAFETY: integers and raw pointers; all of them may be zero.
+        unsafe { core::mem::zeroed() }
+    }
+}
+
 /// Every struct (size) and field (offset): name, as the header gives it, as this crate has it.
 pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_error", 280, size_of::<hicache_error_t>()),
@@ -1026,6 +1046,10 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_pool_stats.gap_low_bytes", 64, offset_of!(hicache_pool_stats_t, gap_low_bytes)),
     ("hicache_pool_stats.gap_high_bytes", 72, offset_of!(hicache_pool_stats_t, gap_high_bytes)),
     ("hicache_pool_stats.free_virtual_pages", 80, offset_of!(hicache_pool_stats_t, free_virtual_pages)),
+    ("hicache_call", 88, size_of::<hicache_call_t>()),
+    ("hicache_call.function", 0, offset_of!(hicache_call_t, function)),
+    ("hicache_call.arguments", 8, offset_of!(hicache_call_t, arguments)),
+    ("hicache_call.result", 80, offset_of!(hicache_call_t, result)),
 ];
 
 /// The functions of a library: linked ones (feature `link`) or loaded ones (feature `dlopen`).
@@ -1165,6 +1189,8 @@ pub struct Api {
     /// Sizes and offsets as this library was compiled, for binding tests: entry i is "struct.field" (or "struct" for its size). Returns
     /// the number of entries; name_out and value_out may be NULL.
     pub hicache_abi_layout: unsafe extern "C" fn(index: u32, name_out: *mut *const c_char, value_out: *mut u64) -> u32,
+    /// Calls call-\>function. INVALID_ARGUMENT if `call` or the function is NULL. Does whatever the function does; cost: a few nanoseconds.
+    pub hicache_invoke: unsafe extern "C" fn(call: *mut hicache_call_t) -> hicache_status_t,
 }
 
 #[cfg(feature = "link")]
@@ -1220,6 +1246,7 @@ extern "C" {
     pub fn hicache_range_start(activity: u32, page_count: u64) -> u64;
     pub fn hicache_range_end(range_id: u64);
     pub fn hicache_abi_layout(index: u32, name_out: *mut *const c_char, value_out: *mut u64) -> u32;
+    pub fn hicache_invoke(call: *mut hicache_call_t) -> hicache_status_t;
 }
 
 impl Api {
@@ -1277,6 +1304,7 @@ impl Api {
             hicache_range_start,
             hicache_range_end,
             hicache_abi_layout,
+            hicache_invoke,
         }
     }
 
@@ -1345,6 +1373,7 @@ impl Api {
             hicache_range_start: symbol!(c"hicache_range_start"),
             hicache_range_end: symbol!(c"hicache_range_end"),
             hicache_abi_layout: symbol!(c"hicache_abi_layout"),
+            hicache_invoke: symbol!(c"hicache_invoke"),
         })
     }
 }
