@@ -270,3 +270,46 @@ func TestAttachUnderTraffic(t *testing.T) {
 		})
 	}
 }
+
+// TestPrefetchBestEffort: a load under best_effort never waits for storage; what it lacked is fetched behind it for the next one, by few fetches at
+// once however many ask.
+func TestPrefetchBestEffort(t *testing.T) {
+	store := newMemory()
+	o := hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Storage: store, Prefetch: hicache.PrefetchBestEffort}
+	s := open(t, o)
+	for i := range 30 {
+		s.run(prompt(i, 41))
+		s.flush()
+	}
+	s.evict(hicache.TierDevice)
+	s.evict(hicache.TierHost)
+	gate := make(chan struct{})
+	store.set(func(m *memory) { m.gate = gate })
+	for i := range 30 {
+		m := s.c.Match(prompt(i, 41))
+		lease, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lease.Prefix() != 0 {
+			t.Errorf("a prefix of %d out of nothing", lease.Prefix())
+		}
+		lease.Release()
+		m.Release()
+	}
+	if n := store.waiting.Load(); n > 4 {
+		t.Errorf("%d fetches at once", n)
+	}
+	close(gate)
+	await(t, "something has come", func() bool { return s.c.Stats().Prefetches > 0 })
+	await(t, "all is quiet", func() bool { return store.waiting.Load() == 0 })
+	hits := 0
+	for i := range 30 {
+		m := s.c.Match(prompt(i, 41))
+		hits += m.Tokens()
+		m.Release()
+	}
+	if hits < 40 || hits > 160 {
+		t.Errorf("%d tokens were fetched for later", hits)
+	}
+}

@@ -48,7 +48,11 @@ func (b *Batch) Step(ctx context.Context, growth []Growth, tables []BatchTable, 
 		err = b.setTables(tables)
 	}
 	if err == nil {
-		err = c.withRoom(ctx, wait, func(bool) error {
+		own := len(growth)
+		if b.held { // the step that this one closes
+			own++
+		}
+		err = c.withRoomBeside(ctx, wait, own, func(bool) error {
 			c.plan.Lock()
 			defer c.plan.Unlock()
 			return b.step(growth)

@@ -96,6 +96,11 @@ func (*retryAfter) Error() string { return "room is on its way" }
 // withRoom runs try until it succeeds, fails for another reason than room, or waiting is over. Callers that wait take turns in order; try
 // is told when it is the caller's turn.
 func (c *Core) withRoom(ctx context.Context, wait bool, try func(turn bool) error) error {
+	return c.withRoomBeside(ctx, wait, 0, try)
+}
+
+// withRoomBeside is withRoom for a caller that holds own sequences and steps itself: waiting for those to go would be waiting for ever.
+func (c *Core) withRoomBeside(ctx context.Context, wait bool, own int, try func(turn bool) error) error {
 	waiting, alone, vain := false, false, 0
 	defer func() {
 		if waiting {
@@ -147,7 +152,7 @@ func (c *Core) withRoom(ctx context.Context, wait bool, try func(turn bool) erro
 				return ctx.Err()
 			}
 		}
-		if c.nothingHeld() {
+		if c.nothingHeld(own) {
 			if alone {
 				e.Kind = KindInfeasible
 				return e
@@ -162,9 +167,10 @@ func (c *Core) withRoom(ctx context.Context, wait bool, try func(turn bool) erro
 	}
 }
 
-// nothingHeld reports whether no release and no completion can ever give room: only the caller's own pin is left.
-func (c *Core) nothingHeld() bool {
-	return c.holds.count() == 0 && c.ops.count() == 0 && c.count.pins.Load() <= 1 && c.store.Load().idle()
+// nothingHeld reports whether no release and no completion can ever give room: only what the caller itself holds is left, of which each has a
+// pin, or its one match.
+func (c *Core) nothingHeld(own int) bool {
+	return c.holds.count() <= own && c.ops.count() == 0 && c.count.pins.Load() <= int64(max(own, 1)) && c.store.Load().idle()
 }
 
 func (c *Core) waitChange(ctx context.Context, change <-chan struct{}) error {

@@ -91,29 +91,34 @@ func (s *storer) newFetch(m *Match, a *answer, pages int) (*fetch, error) {
 	return f, nil
 }
 
-// behind runs a fetch for later requests, if room for one more is left.
+// behindMax bounds the fetches that nobody waits for.
+const behindMax = 4
+
+// behind runs a fetch for later requests, if room for one more is left: nobody waits for it, so it must not keep others from the store.
 func (s *storer) behind(f *fetch) {
-	f.tokens = slices.Clone(f.tokens) // the match may be released before
-	s.mu.Lock()
-	busy := s.reading
-	s.mu.Unlock()
-	if busy > 0 || s.c.check() != nil || !s.read() {
+	if s.c.check() != nil || !s.readBehind() {
+		s.c.count.prefetchesCut.Add(1)
 		return
 	}
+	f.tokens = slices.Clone(f.tokens) // the match may be released before
 	go func() {
 		defer s.readers.Done()
 		f.alone(s.ctx)
+		s.mu.Lock()
+		s.behindNow--
+		s.mu.Unlock()
 	}()
 }
 
-// read says that a goroutine of its own reads from the store, until readers.Done; false of a store that is leaving.
-func (s *storer) read() bool {
+func (s *storer) readBehind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.leaving {
-		s.readers.Add(1)
+	if s.leaving || s.reading > 0 || s.behindNow == behindMax {
+		return false
 	}
-	return !s.leaving
+	s.behindNow++
+	s.readers.Add(1)
+	return true
 }
 
 // alone runs the fetch unless one for the same first page is under way: then it waits for that and reports so.

@@ -134,7 +134,7 @@ func (c *Core) Extend(ctx context.Context, batch []Growth, wait bool) error {
 	if err := c.checkBatch(batch); err != nil {
 		return err
 	}
-	return c.withRoom(ctx, wait, func(bool) error {
+	return c.withRoomBeside(ctx, wait, len(batch), func(bool) error {
 		c.plan.Lock()
 		defer c.plan.Unlock()
 		return c.extend(batch)

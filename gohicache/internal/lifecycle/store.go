@@ -27,20 +27,21 @@ type storer struct {
 	stages chan *stageJob // instead of jobs where there is no host tier
 	end    chan struct{}
 
-	mu       sync.Mutex
-	queued   int    // FULL pages in jobs that are not done
-	bytes    uint64 // of all their objects: pinned on the host
-	promised int    // paths that will be offered in a moment
-	missed   bool   // paths were not stored for want of room in the queue, or because there was no store
-	leaving  bool   // detached: nothing new is begun
-	degraded string // why storage is off, "" while it is on
-	readOnly bool   // full: reads go on
-	fetching map[storage.Key]chan struct{}
-	reading  uint64 // bytes of the host arena that fetches fill
-	readers  sync.WaitGroup
-	leave    sync.Once
-	left     chan struct{} // closed once run and readers have ended; made by ended
-	change   signal
+	mu        sync.Mutex
+	queued    int    // FULL pages in jobs that are not done
+	bytes     uint64 // of all their objects: pinned on the host
+	promised  int    // paths that will be offered in a moment
+	missed    bool   // paths were not stored for want of room in the queue, or because there was no store
+	leaving   bool   // detached: nothing new is begun
+	degraded  string // why storage is off, "" while it is on
+	readOnly  bool   // full: reads go on
+	fetching  map[storage.Key]chan struct{}
+	reading   uint64 // bytes of the host arena that fetches fill
+	behindNow int    // fetches that nobody waits for
+	readers   sync.WaitGroup
+	leave     sync.Once
+	left      chan struct{} // closed once run and readers have ended; made by ended
+	change    signal
 }
 
 // The queue is bounded in jobs, in pages by StoreQueueMax, and by a share of the host arena: what waits is pinned there, and a slow store must not

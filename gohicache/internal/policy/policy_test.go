@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"math/rand/v2"
-	"slices"
 	"sort"
 	"strings"
 	"testing"
@@ -55,74 +53,6 @@ func TestByName(t *testing.T) {
 	}
 }
 
-func TestQuotas(t *testing.T) {
-	// One byte budget; two pools with pages of 64 and 16 bytes.
-	budget := func(need int) func([]int) bool {
-		return func(q []int) bool { return 64*q[0]+16*q[1] >= need }
-	}
-	for _, c := range []struct {
-		name      string
-		evictable []int
-		last      []int
-		fits      func([]int) bool
-		want      []int
-		ok        bool
-	}{
-		{"no demand", []int{5, 5}, nil, nil, []int{0, 0}, true},
-		{"fits already", []int{5, 5}, nil, budget(0), []int{0, 0}, true},
-		{"a shortfall of one page must not evict all windows", []int{100, 400}, []int{1, 0}, budget(64), []int{1, 0}, true},
-		{"windows first", []int{100, 400}, []int{0, 1}, budget(64), []int{0, 4}, true},
-		{"windows do not suffice", []int{100, 3}, []int{0, 1}, budget(128), []int{2, 0}, true},
-		{"mixed", []int{1, 400}, []int{1, 0}, budget(100), []int{1, 3}, true},
-		{"never", []int{1, 1}, nil, budget(1000), []int{0, 0}, false},
-	} {
-		got, ok := Quotas(c.evictable, c.last, c.fits)
-		if ok != c.ok || !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v %v, want %v %v", c.name, got, ok, c.want, c.ok)
-		}
-	}
-}
-
-// Whatever the pools, the quotas fit and none can be lowered alone.
-func TestQuotasAreMinimal(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
-	for range 2000 {
-		pools := 1 + rng.IntN(4)
-		weight, evictable, floor := make([]int, pools), make([]int, pools), make([]int, pools)
-		for p := range pools {
-			weight[p], evictable[p] = 1+rng.IntN(9), rng.IntN(40)
-			floor[p] = rng.IntN(4) // some pages of this very pool must go
-		}
-		need := rng.IntN(300)
-		fits := func(q []int) bool {
-			sum := 0
-			for p := range q {
-				if q[p] < floor[p] {
-					return false
-				}
-				sum += weight[p] * q[p]
-			}
-			return sum >= need
-		}
-		q, ok := Quotas(evictable, rng.Perm(pools), fits)
-		if ok != fits(evictable) {
-			t.Fatalf("feasible %v, said %v", fits(evictable), ok)
-		}
-		for p := range q {
-			if !ok {
-				break
-			}
-			if q[p] > evictable[p] || !fits(q) {
-				t.Fatalf("quotas %v of %v do not fit", q, evictable)
-			}
-			if q[p]--; q[p] >= 0 && fits(q) {
-				t.Fatalf("pool %d could give less than %d", p, q[p]+1)
-			}
-			q[p]++
-		}
-	}
-}
-
 func TestDecide(t *testing.T) {
 	base := Snapshot{Prefix: Prefix{Ready: 100, Usable: 500, Wanted: 1000, LoadBytes: 1 << 20}, Rules: Rules{MinLoad: 10, MinPrefetch: 256, BackUpMinHits: 1}}
 	for _, c := range []struct {
@@ -140,7 +70,6 @@ func TestDecide(t *testing.T) {
 		}, func(p Plan) bool {
 			return p.SlowLoad && p.Load == 500 && p.LoadTime == 1001*time.Millisecond && p.ComputeTime == 100*time.Millisecond
 		}},
-		{"infeasible", func(s *Snapshot) { s.Evictable, s.Fits = []int{1}, func([]int) bool { return false } }, func(p Plan) bool { return p.Infeasible && p.Evict[0] == 0 }},
 	} {
 		s := base
 		c.edit(&s)
