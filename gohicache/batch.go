@@ -55,6 +55,9 @@ func (b *Batch) Step(ctx context.Context, growth []Growth, tables []BatchTable, 
 	return b.c.publicErrorOrNil("batch step", b.b.Step(ctx, b.growth, b.tables, wait))
 }
 
+// StateSource is as Step.StateSource, in the open step.
+func (b *Batch) StateSource(i, pool int) (ids.KernelID, bool) { return b.b.StateSource(i, pool) }
+
 // Layers is as Lease.Layers, for the loads of all sequences of the open step.
 func (b *Batch) Layers() iter.Seq2[int, error] {
 	return func(yield func(int, error) bool) {

@@ -77,7 +77,7 @@ func (s *Sequence) Abort() { s.c.core.Abort(s.s) }
 
 // Fork makes a second sequence that continues the same tokens (n > 1 sampling). Whole pages are shared; the partial tail page is shared until
 // one of the two writes on and gets a copy of it. All tokens that there are pages for must be named, and their KV written by enqueued
-// kernels. ErrUnsupported with State pools.
+// kernels. Recurrent states are shared too: see Step.StateSource.
 func (s *Sequence) Fork() (*Sequence, error) {
 	child, err := s.c.core.Fork(s.s)
 	if err != nil {
@@ -141,6 +141,12 @@ func (s *Step) Tables(pool int) (indptr []int32, kernelIDs []ids.KernelID, err e
 	indptr, kernelIDs, err = s.s.Tables(pool)
 	return indptr, kernelIDs, s.c.publicErrorOrNil("step", err)
 }
+
+// StateSource is the kernel id, in a State pool, of the recurrent state that sequence i of the batch goes on from, for the server to copy into the
+// sequence's own state page (its entry in Tables) before any kernel of this step writes states. false if there is nothing to copy: the own page
+// has it already, or the state starts anew. A sequence has a source in its first step after Begin or Resume with a prefix, after a Fork, and after a
+// Publish that made its state a checkpoint.
+func (s *Step) StateSource(i, pool int) (ids.KernelID, bool) { return s.s.StateSource(i, pool) }
 
 // Layers is as Lease.Layers, for the loads of all sequences in the batch.
 func (s *Step) Layers() iter.Seq2[int, error] {

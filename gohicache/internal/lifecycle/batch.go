@@ -28,8 +28,9 @@ type Batch struct {
 	raw     ffi.Batch
 	demands []ffi.Demand
 	writers map[*commons]int
-	tight   int  // so many steps still plan for room before they ask for it
-	held    bool // a step is open
+	source  [][]ids.VirtualPage // states that the server is to copy in the open step
+	tight   int                 // so many steps still plan for room before they ask for it
+	held    bool                // a step is open
 }
 
 // tightSteps is for how many steps a device that had no room is taken for full.
@@ -98,8 +99,19 @@ func (b *Batch) setTables(tables []BatchTable) error {
 }
 
 // step is one try. The caller holds plan.
-func (b *Batch) step(growth []Growth) error {
+func (b *Batch) step(growth []Growth) (err error) {
 	c := b.c
+	undo, err := c.takeStates(growth)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			undo()
+		} else {
+			b.source = c.stepOpened(growth, b.source)
+		}
+	}()
 	clear(b.writers)
 	b.raw.Sequences, b.raw.Pages = b.raw.Sequences[:0], b.raw.Pages[:0]
 	pages := 0
@@ -116,7 +128,7 @@ func (b *Batch) step(growth []Growth) error {
 		b.demands = append(b.demands, ffi.Demand{Pool: uint32(p), PageCount: uint32(pages)})
 	}
 	// A device with room is asked for it at once; one that had none is planned for first: an error costs more than the question.
-	err := error(ffi.ErrNoCapacity)
+	err = ffi.ErrNoCapacity
 	if pages == 0 || b.tight == 0 {
 		err = b.call()
 	}
@@ -124,7 +136,7 @@ func (b *Batch) step(growth []Growth) error {
 		if b.tight--; b.tight < 0 {
 			b.tight = tightSteps
 		}
-		if err := c.takeWith(b.demands, b.call); err != nil {
+		if err = c.takeWith(b.demands, b.call); err != nil {
 			return err
 		}
 	} else if err != nil {
@@ -174,6 +186,14 @@ func (b *Batch) appendFurther(lines []ffi.Pages, s *Sequence) []ffi.Pages {
 		}
 	}
 	return lines
+}
+
+// StateSource is as Step.StateSource, in the open step.
+func (b *Batch) StateSource(i, pool int) (ids.KernelID, bool) {
+	if b.raw.Previous == 0 {
+		return 0, false
+	}
+	return b.c.sourceOf(b.raw.Previous, b.source, i, pool)
 }
 
 // WaitLayer waits for a layer of the loads of all sequences of the open step.

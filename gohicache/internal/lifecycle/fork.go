@@ -30,8 +30,6 @@ func (c *Core) Fork(s *Sequence) (*Sequence, error) {
 	switch {
 	case s.ended || s.suspended:
 		return nil, errEnded()
-	case len(c.states) > 0:
-		return nil, fail(KindUnsupported, "Fork with State pools: the copy of the recurrent state is the server's")
 	case c.countOf(s.named) != s.tokens:
 		return nil, fail(KindInvalid, "there are pages for %d tokens but only %d are named: Append them first", s.tokens, c.countOf(s.named))
 	}
@@ -47,6 +45,10 @@ func (c *Core) Fork(s *Sequence) (*Sequence, error) {
 	for _, op := range child.waits {
 		op.use()
 	}
+	for _, m := range s.commons { // of forks before
+		m.refs++
+		child.commons = append(child.commons, m)
+	}
 	if !s.late.Empty() { // duplicates that the parent computes with: the child does too
 		s.share(child, s.late)
 		s.late = radix.Freed{}
@@ -54,6 +56,7 @@ func (c *Core) Fork(s *Sequence) (*Sequence, error) {
 	if s.owned < len(s.pages) {
 		s.shareTail(child)
 	}
+	s.shareStates(child)
 	c.holds.add(child)
 	return child, nil
 }
@@ -62,10 +65,6 @@ func (c *Core) Fork(s *Sequence) (*Sequence, error) {
 func (s *Sequence) share(child *Sequence, pages radix.Freed) {
 	m := &commons{refs: 2, pages: pages}
 	s.commons, child.commons = append(s.commons, m), append(child.commons, m)
-	for _, older := range s.commons[:len(s.commons)-1] {
-		older.refs++
-		child.commons = append(child.commons, older)
-	}
 }
 
 // shareTail makes the partial tail page, the only one that is not the tree's, common.
@@ -142,7 +141,7 @@ func (c *Core) Resume(ctx context.Context, s *Sequence, load LoadRequest) error 
 	if err := c.load(ctx, m, &load, &s.hold, nil); err != nil {
 		return err
 	}
-	s.suspended = false
+	s.suspended, s.continues = false, true
 	c.holds.add(s)
 	return nil
 }

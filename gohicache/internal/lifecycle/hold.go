@@ -33,6 +33,7 @@ type hold struct {
 	priority uint8  // of what is inserted
 	retain   uint64 // until then, in the tree's time; 0: for ever
 
+	states
 	waits []*operation // loads that bring parts of the prefix, own and joined
 	late  radix.Freed  // duplicates that others published first: usable here until the end, then freed
 
@@ -207,14 +208,12 @@ func (h *hold) insert(key []uint32, computed int) error {
 		}
 		return fail(KindTransfer, "the prefix is not in the cache any more, because its load failed or it was cleared: %v", err)
 	}
-	for _, cp := range checkpoints {
-		h.state[cp.Pool] = ids.NoVirtualPage // the tree's now, or in r.Freed
-	}
+	fresh := h.afterCheckpoints(checkpoints, r)
 	h.sortFreed(r, from)
 	h.owned = max(h.owned, r.Pages)
 	old := h.path
 	h.path = c.newPin(r.Pin)
-	old.release()
+	h.leavePath(old, fresh)
 	c.count.inserts.Add(1)
 	c.backUp(h.path, h.stream)
 	return nil
@@ -224,6 +223,9 @@ func (h *hold) checkpoints(computed, pages int) []radix.Checkpoint {
 	at := computed
 	if h.checkpoint > 0 {
 		at = h.checkpoint
+	}
+	if h.continues && (h.frozen != nil || !h.stepped || at != h.tokens) { // shared, not written yet, or further on
+		return nil
 	}
 	if at == 0 || at > computed || at > pages*h.c.cfg.PageTokens || at%h.c.cfg.PageTokens != 0 {
 		return nil

@@ -33,6 +33,7 @@ func (c *Core) Begin(ctx context.Context, prompt []uint32, match MatchRequest, l
 	if err := c.load(ctx, m, &load, &s.hold, nil); err != nil {
 		return nil, err
 	}
+	s.continues = true
 	c.holds.add(s)
 	return s, nil
 }
@@ -121,6 +122,7 @@ func (s *Sequence) leave() {
 		m.drop(s.c)
 	}
 	s.commons = nil
+	s.leaveStates()
 	if s.tail != nil {
 		s.pages = s.pages[:len(s.pages)-1]
 		s.leaveTail(true)
@@ -178,7 +180,12 @@ func (c *Core) extend(batch []Growth) error {
 		demands = append(demands, ffi.Demand{Pool: uint32(p), PageCount: uint32(pages)})
 	}
 	c.scratch.demands = demands
+	undo, err := c.takeStates(batch)
+	if err != nil {
+		return err
+	}
 	if err := c.takeWith(demands, func() error { return c.eng.Extend(uint32(c.full), sequences) }); err != nil {
+		undo()
 		return err
 	}
 	i := 0
@@ -240,6 +247,7 @@ type Step struct {
 	c      *Core
 	step   ffi.Step
 	batch  []*Sequence
+	source [][]ids.VirtualPage // states that the server is to copy in it
 	closed bool
 }
 
@@ -258,6 +266,9 @@ func (c *Core) Step(ctx context.Context, stream uint64, batch []Growth, wait boo
 	if st.step, err = c.eng.StepOpen(stream, lines); err != nil {
 		return nil, fromEngine(err)
 	}
+	c.plan.Lock()
+	st.source = c.stepOpened(batch, nil)
+	c.plan.Unlock()
 	c.holds.add(st)
 	c.count.steps.Add(1)
 	return st, nil
@@ -280,6 +291,14 @@ func (st *Step) Tables(pool int) (indptr []int32, out []ids.KernelID, err error)
 	out = make([]ids.KernelID, len(pages))
 	_, err = st.c.eng.KernelIDs(ffi.Holder(st.step), uint32(pool), ffi.GranularityPage, pages, out)
 	return indptr, out, fromEngine(err)
+}
+
+// StateSource is the kernel id of the state that sequence i is to copy into its own before the step's kernels write; false if there is none.
+func (st *Step) StateSource(i, pool int) (ids.KernelID, bool) {
+	if st.closed {
+		return 0, false
+	}
+	return st.c.sourceOf(st.step, st.source, i, pool)
 }
 
 // WaitLayer waits for a layer of the loads of all sequences.

@@ -36,7 +36,7 @@ type Rates struct {
 
 // Plan says what to do: load; prefetch and back-ups at leisure.
 type Plan struct {
-	Load       int   // tokens of prefix to have ready: Prefix.Usable or Prefix.Ready
+	Load int // tokens of prefix to have ready: Prefix.Usable or Prefix.Ready
 	// Estimates of bringing the loadable part and of computing it; 0 if unknown. A load that is slower is still planned: the server decides
 	// (SlowLoad).
 	LoadTime, ComputeTime time.Duration

@@ -1,0 +1,223 @@
+package hicache_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	hicache "github.com/hicache/hicache/gohicache"
+)
+
+func statePools() []hicache.PoolOptions {
+	return []hicache.PoolOptions{
+		{Role: hicache.Full, Layers: []int{0, 2}, LayerBytes: 64},
+		{Name: "state", Role: hicache.State, Layers: []int{1}, KRowBytes: 32},
+		{Name: "conv", Role: hicache.State, Layers: []int{3}, KRowBytes: 32},
+	}
+}
+
+// stateAfter is what the state page of a pool must hold after tokens; all zero means "anew".
+func stateAfter(tokens []uint32, pool int) []byte {
+	h := sha256.New()
+	_ = binary.Write(h, binary.LittleEndian, uint32(pool))
+	for _, t := range tokens {
+		_ = binary.Write(h, binary.LittleEndian, t)
+	}
+	return h.Sum(nil)
+}
+
+// answer is a sequence with recurrent states, and how many of its tokens its states have seen.
+type answer struct {
+	seq    *hicache.Sequence
+	tokens []uint32
+	seen   int
+}
+
+// stateServer computes recurrent states as a server would, and checks every state that it goes on from.
+type stateServer struct{ *server }
+
+// step gives every sequence of the batch one new token, or computes what its prompt lacks if it is new.
+func (s stateServer) step(batch []*answer, next func() uint32) error {
+	growth := make([]hicache.Growth, len(batch))
+	for i, a := range batch {
+		growth[i] = hicache.Growth{Sequence: a.seq}
+		if a.seen == len(a.tokens) {
+			growth[i].NewTokens = 1
+		}
+	}
+	step, err := s.c.Step(ctx, 0, growth, false)
+	if err != nil {
+		return err
+	}
+	defer step.Close()
+	for layer, err := range step.Layers() {
+		if err != nil {
+			s.t.Fatalf("layer %d: %v", layer, err)
+		}
+	}
+	for pool := 1; pool <= 2; pool++ {
+		for i, a := range batch { // all copies before any write
+			if source, ok := step.StateSource(i, pool); ok {
+				copy(s.c.PageBytes(pool, s.stepTables(step, i)(pool)[0]), s.c.PageBytes(pool, source))
+			} else if a.seen == -1 && a.seq.Prefix() > 0 {
+				s.t.Fatal("a prefix without a state to go on from")
+			}
+		}
+	}
+	for i, a := range batch {
+		seen := a.seen
+		if seen == -1 {
+			seen = a.seq.Prefix()
+		}
+		if growth[i].NewTokens == 1 {
+			a.tokens = append(a.tokens[:len(a.tokens):len(a.tokens)], next())
+			if err := a.seq.Append(a.tokens[len(a.tokens)-1]); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+		for pool := 1; pool <= 2; pool++ {
+			id := s.stepTables(step, i)(pool)[0]
+			if s.c.IsSink(pool, id) {
+				s.t.Fatalf("a sequence of %d tokens writes without a state page", len(a.tokens))
+			}
+			state := s.c.PageBytes(pool, id)[:32]
+			if seen > 0 && !bytes.Equal(state, stateAfter(a.tokens[:seen], pool)) {
+				s.t.Fatalf("pool %d: the state is not that of the %d tokens before", pool, seen)
+			}
+			copy(state, stateAfter(a.tokens, pool))
+		}
+		a.seen = len(a.tokens)
+	}
+	return nil
+}
+
+// TestForkWithStates forks, steps, publishes, suspends and ends sequences with recurrent states at random, over a device too small for them: each
+// always goes on from its own state, whoever writes first, and checkpoints are those of their prefix.
+func TestForkWithStates(t *testing.T) {
+	forks, prefixes, refused := 0, 0, 0
+	for seed := range uint64(4) {
+		s := stateServer{open(t, hicache.Options{DeviceBytes: 8 * kib, HostBytes: 8 * kib, Pools: statePools()})}
+		r := rand.New(rand.NewPCG(seed, 6))
+		var open []*answer
+		end := func(i int) {
+			if r.IntN(2) == 0 {
+				open[i].seq.Abort()
+			} else if err := open[i].seq.Finish(); err != nil {
+				t.Fatal(err)
+			}
+			open = append(open[:i], open[i+1:]...)
+		}
+		for range 3000 {
+			switch k := r.IntN(12); {
+			case k < 2 && len(open) < 6:
+				p := prompt(r.IntN(3), 2+r.IntN(12))
+				seq, err := s.c.Begin(ctx, p, hicache.SequenceOptions{})
+				if errors.Is(err, hicache.ErrNoCapacity) {
+					refused++
+					continue
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				if seq.Prefix() > 0 {
+					prefixes++
+				}
+				open = append(open, &answer{seq, p, -1})
+			case len(open) == 0:
+			case k < 4 && len(open) < 8:
+				a := open[r.IntN(len(open))]
+				child, err := a.seq.Fork()
+				if err != nil {
+					t.Fatal(err)
+				}
+				forks++
+				open = append(open, &answer{child, a.tokens, a.seen})
+				if a.seen == -1 { // neither has computed its prompt
+					child.Abort()
+					open = open[:len(open)-1]
+				}
+			case k == 4:
+				end(r.IntN(len(open)))
+			case k == 5:
+				if a := open[r.IntN(len(open))]; a.seen >= 0 {
+					if err := a.seq.Publish(0); err != nil {
+						t.Fatal(err)
+					}
+				}
+			case k == 6:
+				if _, err := s.c.Evict(hicache.TierDevice, r.IntN(3), 1+r.IntN(3)); err != nil {
+					t.Fatal(err)
+				}
+			default:
+				r.Shuffle(len(open), func(i, j int) { open[i], open[j] = open[j], open[i] })
+				err := s.step(open[:1+r.IntN(len(open))], func() uint32 { return r.Uint32N(3) })
+				if errors.Is(err, hicache.ErrNoCapacity) || errors.Is(err, hicache.ErrInfeasible) {
+					refused++
+					end(r.IntN(len(open)))
+				} else if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if r.IntN(50) == 0 {
+				if err := s.c.Verify(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for len(open) > 0 {
+			end(0)
+		}
+		s.flush()
+	}
+	if forks < 100 || prefixes < 10 || refused == 0 {
+		t.Errorf("%d forks, %d prefixes, %d refusals: the test shows too little", forks, prefixes, refused)
+	}
+}
+
+// TestForkedStateIsCopiedOnWrite: forks share one state page until they write; the last one keeps it.
+func TestForkedStateIsCopiedOnWrite(t *testing.T) {
+	s := stateServer{open(t, hicache.Options{DeviceBytes: 16 * kib, Pools: statePools()})}
+	seq, err := s.c.Begin(ctx, prompt(1, 6), hicache.SequenceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &answer{seq, prompt(1, 6), -1}
+	token := func() uint32 { return 7 }
+	if err := s.step([]*answer{a}, token); err != nil {
+		t.Fatal(err)
+	}
+	var forks []*answer
+	for range 3 {
+		child, err := seq.Fork()
+		if err != nil {
+			t.Fatal(err)
+		}
+		forks = append(forks, &answer{child, a.tokens, a.seen})
+	}
+	if n := s.live(hicache.TierDevice, 1); n != 1 {
+		t.Fatalf("%d state pages for four forks that have not written", n)
+	}
+	for i, f := range forks {
+		if err := s.step([]*answer{f}, token); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.live(hicache.TierDevice, 1); n != 2+i {
+			t.Fatalf("%d state pages after %d forks have written", n, i+1)
+		}
+	}
+	for _, f := range forks {
+		f.seq.Abort()
+	}
+	if err := s.step([]*answer{a}, token); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.live(hicache.TierDevice, 1); n != 1 {
+		t.Fatalf("%d state pages for the last one", n)
+	}
+	seq.Abort()
+	if n := s.live(hicache.TierDevice, 1); n != 0 {
+		t.Fatalf("%d state pages for nobody", n)
+	}
+}
