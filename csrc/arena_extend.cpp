@@ -66,10 +66,10 @@ void Arena::State::name_growth(Pool *owner, hicache_sequence_t *sequence, FrameS
     const uint32_t *names = sequence->vpages + first + done;
     if (owner->is_static) {
       for (uint32_t i = 0; i < run; i++) owner->holes.erase(frames[i] = names[i]);
+      owner->holes_become_live(names, frames, run);
     } else {
-      source->next(run, frames);
+      source->next_live(run, names, frames);
     }
-    owner->holes_become_live(names, frames, run);
     done += run;
   }
 }
@@ -179,9 +179,12 @@ Status Arena::State::grow(Pool *owner, hicache_sequence_t *sequence, FrameSource
       const bool is_tail = growth.copies_tail && i == first;
       if (is_tail ? !pool.table.mapped(old_tail) : i < growth.first_window) continue;
       uint32_t frame = sequence->vpages[i];
-      if (pool.is_static) pool.holes.erase(frame);
-      else window_sources[pool.index].next(1, &frame);
-      pool.holes_become_live(&sequence->vpages[i], &frame, 1);
+      if (pool.is_static) {
+        pool.holes.erase(frame);
+        pool.holes_become_live(&sequence->vpages[i], &frame, 1);
+      } else {
+        window_sources[pool.index].next_live(1, &sequence->vpages[i], &frame);
+      }
     }
     if (const Status status = zero_growth(&pool, *sequence, first, growth.token_total, error); status != HICACHE_OK) return status;
   }

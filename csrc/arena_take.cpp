@@ -179,10 +179,10 @@ Status Arena::State::bind_names(Pool *pool, const uint32_t *vpages, uint32_t cou
     const uint32_t *names = vpages + done;
     if (pool->is_static) {
       for (uint32_t i = 0; i < run; i++) pool->holes.erase(frames[i] = names[i]);
+      pool->holes_become_live(names, frames, run);
     } else {
-      source.next(run, frames);
+      source.next_live(run, names, frames);
     }
-    pool->holes_become_live(names, frames, run);
     if (const Status status = zero_pages(pool, frames, run, error); status != HICACHE_OK) return status;
     done += run;
   }

@@ -184,37 +184,47 @@ void HoleSet::clear_upward(uint32_t word) {
   }
 }
 
-void HoleSet::drain_from(uint32_t from, uint32_t n, uint32_t *out) {
+void HoleSet::hand_over(uint32_t word, uint64_t bits, HoleSet *into) {
+  uint64_t &from = at(0, word);
+  from &= ~bits;
+  if (from == 0) clear_upward(word);
+  if (into == nullptr) return;
+  uint64_t &to = into->at(0, word);
+  assert((to & bits) == 0);
+  const bool was_empty = to == 0;
+  to |= bits;
+  if (was_empty) into->set_upward(word);
+}
+
+void HoleSet::drain_from(uint32_t from, uint32_t n, uint32_t *out, HoleSet *into) {
   size_ -= n;
+  if (into != nullptr) into->size_ += n;
   uint32_t i = n > 0 ? next(from) : kNone;
   while (n > 0) {
     const uint32_t word = i >> 6;
-    uint64_t bits = at(0, word) & from_bit(i);
-    const uint64_t kept = at(0, word) & ~from_bit(i);
-    while (bits != 0 && n > 0) {
-      *out++ = word * 64 + low_bit(bits);
-      bits &= bits - 1;
-      n--;
-    }
-    at(0, word) = bits | kept;
-    if ((bits | kept) == 0) clear_upward(word);
-    if (n > 0) i = next((word + 1) * 64);
+    const uint64_t before = at(0, word) & from_bit(i);
+    uint64_t bits = before;
+    for (; bits != 0 && n > 0; bits &= bits - 1, n--) *out++ = word * 64 + low_bit(bits);
+    hand_over(word, before & ~bits, into);
+    if (n == 0) return;
+    // Neighbouring words are the common case; the hierarchy skips empty stretches.
+    i = word + 1 < word_count_[0] && at(0, word + 1) != 0 ? (word + 1) * 64 : next((word + 1) * 64);
   }
 }
 
-void HoleSet::drain_highest(uint32_t n, uint32_t *out) {
+void HoleSet::drain_highest(uint32_t n, uint32_t *out, HoleSet *into) {
   size_ -= n;
+  if (into != nullptr) into->size_ += n;
   while (n > 0) {
     const uint32_t word = highest() >> 6;
-    uint64_t bits = at(0, word);
-    while (bits != 0 && n > 0) {
+    const uint64_t before = at(0, word);
+    uint64_t bits = before;
+    for (; bits != 0 && n > 0; n--) {
       const uint32_t bit = high_bit(bits);
       *out++ = word * 64 + bit;
       bits &= ~(uint64_t{1} << bit);
-      n--;
     }
-    at(0, word) = bits;
-    if (bits == 0) clear_upward(word);
+    hand_over(word, before & ~bits, into);
   }
 }
 

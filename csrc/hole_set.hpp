@@ -67,16 +67,19 @@ public:
   // The n-th member from the top, n >= 1; the set has that many.
   uint32_t nth_highest(uint32_t n) const;
 
-  // Removes the n lowest members >= from, ascending into out; there are that many.
-  void drain_from(uint32_t from, uint32_t n, uint32_t *out);
-  // Removes the n highest members, descending into out.
-  void drain_highest(uint32_t n, uint32_t *out);
+  // Removes the n lowest members >= from, ascending into out; there are that many. They become members of `into` (may be NULL), a set of
+  // equal capacity that has none of them.
+  void drain_from(uint32_t from, uint32_t n, uint32_t *out, HoleSet *into = nullptr);
+  // Removes the n highest members, descending into out, likewise.
+  void drain_highest(uint32_t n, uint32_t *out, HoleSet *into = nullptr);
 
 private:
   static constexpr uint32_t kLevels = 6; // 64^6 > 2^32.
 
   uint64_t &at(uint32_t level, uint32_t word) { return words_[offset_[level] + word]; }
   uint64_t at(uint32_t level, uint32_t word) const { return words_[offset_[level] + word]; }
+  // Removes `bits` from a level-0 word that has them, into another set.
+  void hand_over(uint32_t word, uint64_t bits, HoleSet *into);
   void set_upward(uint32_t word);   // Level-0 word `word` was zero and is not any more.
   void clear_upward(uint32_t word); // Level-0 word `word` has just become zero.
 

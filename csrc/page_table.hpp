@@ -1,6 +1,7 @@
 // The tables of one pool: v2p (where a virtual page is) and p2v (who is at a place), and nobody else writes them.
 #pragma once
 
+#include <algorithm>
 #include <cassert>
 #include <cstdint>
 #include <vector>
@@ -62,12 +63,11 @@ public:
   void bind_all(const uint32_t *vpages, const uint32_t *ppages, uint32_t count) {
     uint32_t *const v2p = v2p_.data();
     for (uint32_t i = 0; changed_ != nullptr && i < count; i++) note(vpages[i]);
+    // Many names that lie anywhere are fetched ahead; a run of neighbours comes by itself.
     constexpr uint32_t kAhead = 12;
+    const bool scattered = count > kAhead && std::max(vpages[0], vpages[count - 1]) - std::min(vpages[0], vpages[count - 1]) > 4 * count;
     for (uint32_t i = 0; i < count; i++) {
-      if (i + kAhead < count) {
-        __builtin_prefetch(&v2p[vpages[i + kAhead]], 1);
-        __builtin_prefetch(&p2v_[ppages[i + kAhead]], 1);
-      }
+      if (scattered && i + kAhead < count) __builtin_prefetch(&v2p[vpages[i + kAhead]], 1);
       v2p[vpages[i]] = ppages[i];
       p2v_[ppages[i]] = vpages[i];
     }

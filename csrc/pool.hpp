@@ -93,9 +93,13 @@ struct Pool {
 
   // ---- States of a page. Holes handed out have left the hole set already (drain). ----
 
-  void holes_become_live(const uint32_t *vpages, const uint32_t *frames, uint32_t count) {
+  // Movable already.
+  void bind_live(const uint32_t *vpages, const uint32_t *frames, uint32_t count) {
     table.bind_all(vpages, frames, count);
     live += count;
+  }
+  void holes_become_live(const uint32_t *vpages, const uint32_t *frames, uint32_t count) {
+    bind_live(vpages, frames, count);
 #ifdef HICACHE_SABOTAGE
     for (uint32_t i = 0; i < count; i++)
       pins[frames[i]] > 0 ? held.insert(frames[i]) : movable.insert(frames[i]); // Pins left by IGNORE_PINS.

@@ -20,7 +20,9 @@ struct ErrorDetail {
   uint64_t ticket = 0;
   uint32_t blocking_pool = HICACHE_NO_POOL; // Pool and physical page of a pinned page that keeps moves or room away.
   uint32_t blocking_page = HICACHE_NO_PAGE;
-  char message[232] = {};
+  char message[232];
+
+  ErrorDetail() { message[0] = 0; } // The rest is not worth clearing on the way to every call.
 };
 
 // Fills `error` (may be null) and returns `status`. The message is printf-formatted and truncated to fit.
