@@ -31,6 +31,9 @@ func TestHammer(t *testing.T) {
 	if bad := tree.Verify(); bad != nil {
 		t.Fatal(bad)
 	}
+	if lost := tree.lostStrips(); lost != 0 {
+		t.Fatalf("%d strips belong to no node", lost)
+	}
 	var f Freed
 	tree.Clear(&f)
 	h.back(&f)

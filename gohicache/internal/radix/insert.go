@@ -75,22 +75,22 @@ func (t *Tree) Insert(req *InsertRequest, r *InsertResult) error {
 	if !known {
 		ticket = t.admit(req.Namespace, req.Tokens)
 	}
-	at, spare, hashes, err := t.prepare(req, end)
+	ahead, err := t.prepare(req, end)
 	if err != nil {
 		return err
 	}
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n, k, hinted, err := t.locate(req.Namespace, req.After, req.From, req.Tokens, end)
+	n, k, hinted, err := t.relocate(&ahead.found, req, end)
+	if err == nil {
+		err = t.checkPrefix(n, k, req.From)
+	}
+	if err != nil || n != nil && int(n.start)+k >= end { // nothing to hang, or somebody else was faster
+		t.dropStrip(&ahead)
+	}
 	if err != nil {
 		return err
-	}
-	if err := t.checkPrefix(n, k, req.From); err != nil {
-		return err
-	}
-	if spare != nil && n != nil && int(n.start)+k >= end { // somebody else was faster
-		t.strips.put(spare)
 	}
 	if n == nil {
 		if end == 0 {
@@ -114,7 +114,7 @@ func (t *Tree) Insert(req *InsertRequest, r *InsertResult) error {
 		}
 	}
 	if n.end() < end {
-		n = t.grow(n, req, r, at, spare, hashes, now)
+		n = t.grow(n, req, r, &ahead, now)
 	}
 	r.Pages = end
 	for _, c := range req.Checkpoints {
@@ -144,25 +144,41 @@ func (t *Tree) checkInsert(req *InsertRequest, end int) error {
 	return nil
 }
 
+// prepared is what an insert does before it takes the exclusive lock.
+type prepared struct {
+	found  foresight
+	strip  strip // of positions [found.at, end), or nil
+	hashes []Hash
+}
+
+// dropStrip gives up a strip that turns out not to be needed.
+func (t *Tree) dropStrip(p *prepared) {
+	if p.strip != nil {
+		t.strips.put(p.strip)
+		p.strip = nil
+	}
+}
+
 // prepare does outside the exclusive lock what needs no lock: it finds where the path will probably end and lays out the pages beyond.
-func (t *Tree) prepare(req *InsertRequest, end int) (at int, s strip, hashes []Hash, err error) {
+func (t *Tree) prepare(req *InsertRequest, end int) (p prepared, err error) {
 	t.mu.RLock()
 	n, k, _, err := t.locate(req.Namespace, req.After, req.From, req.Tokens, end)
-	if n != nil {
-		at = int(n.start) + k
-	}
+	p.found = foresee(n, k)
+	t.mu.RUnlock()
+	at := p.found.at
 	if err == nil && at < req.From {
 		err = ErrGap
 	}
-	t.mu.RUnlock()
 	if err != nil || at >= end {
-		return at, nil, nil, err
+		return p, err
 	}
-	s = t.layStrip(req, at, end)
 	if t.cfg.Hashes {
-		hashes, err = t.hashAhead(req.Namespace, req.After, req.Tokens, at, end)
+		if p.hashes, err = t.hashAhead(req.Namespace, req.After, req.Tokens, at, end); err != nil {
+			return p, err
+		}
 	}
-	return at, s, hashes, err
+	p.strip = t.layStrip(req, at, end)
+	return p, nil
 }
 
 // layStrip makes a strip with the request's tokens, device pages and window bits of positions [at, end).
@@ -187,31 +203,6 @@ func windowFrom(req *InsertRequest, pool int) int {
 		return req.From
 	}
 	return max(req.From, req.WindowFrom[pool])
-}
-
-// locate returns the last node on the path of tokens and how many of its pages agree; a nil node if the namespace holds nothing. The walk
-// starts at the path of after, of which it trusts everything before from. hinted is where after's path ends. mu is held, shared is enough.
-func (t *Tree) locate(ns Namespace, after Pin, from int, tokens []uint32, limit int) (n *node, k, hinted int, err error) {
-	start := t.space(ns)
-	if after != (Pin{}) {
-		b, live := t.bottom(after)
-		if !live {
-			return nil, 0, 0, ErrStale
-		}
-		if b != nil && !b.detached {
-			hinted = b.end()
-			if hinted <= min(from, limit) {
-				n, k = t.descend(b, int(b.pages), tokens, limit)
-				return n, k, hinted, nil
-			}
-			start = climb(b, min(from, limit))
-		}
-	}
-	if start == nil {
-		return nil, 0, 0, nil
-	}
-	n, k = t.descend(start, t.agree(start, tokens, limit), tokens, limit)
-	return n, k, hinted, nil
 }
 
 // checkPrefix makes sure that everything before from is on the device and has arrived.
@@ -331,22 +322,21 @@ func (t *Tree) setWindows(n *node, i int, mask uint32, reason Reason) {
 	}
 }
 
-// grow hangs a new leaf with the request's remaining pages under n. spare is a strip whose first page is position at.
-func (t *Tree) grow(n *node, req *InsertRequest, r *InsertResult, at int, spare strip, hashes []Hash, now uint64) *node {
+// grow hangs a new leaf with the request's remaining pages under n, in the strip that lies ready if it begins early enough.
+func (t *Tree) grow(n *node, req *InsertRequest, r *InsertResult, ahead *prepared, now uint64) *node {
 	from, end := n.end(), req.From+len(req.Pages)
-	if spare == nil || from < at {
-		if spare != nil {
-			t.strips.put(spare)
-		}
-		at, hashes = from, nil
-		spare = t.layStrip(req, at, end)
+	if ahead.strip == nil || from < ahead.found.at {
+		t.dropStrip(ahead)
+		ahead.found.at, ahead.hashes = from, nil
+		ahead.strip = t.layStrip(req, from, end)
 	}
+	skip := from - ahead.found.at
 	leaf := t.slab.take()
 	leaf.start = int32(from)
 	leaf.created = now
-	t.setStrip(leaf, spare, from-at, end-from)
-	*spare.live() = uint32(leaf.pages)
-	t.hashLeaf(n, leaf, hashes, from-at)
+	t.setStrip(leaf, ahead.strip, skip, end-from)
+	*leaf.strip.live() = uint32(leaf.pages)
+	t.hashLeaf(n, leaf, ahead.hashes, skip)
 	t.thin(leaf)
 	t.addDev(leaf, t.full, leaf.pages)
 	for s, w := range t.swa {

@@ -93,6 +93,9 @@ func (m *machine) verify(r *rapid.T) {
 	if bad := m.tree.Verify(); bad != nil {
 		r.Fatalf("%v", bad)
 	}
+	if lost := m.tree.lostStrips(); lost != 0 {
+		r.Fatalf("%d strips belong to no node", lost)
+	}
 	if m.tree.cfg.Hashes {
 		m.must(r, m.seen.compare(m.model))
 		snapshot := mirror{}

@@ -81,13 +81,14 @@ func (t *Tree) Match(ns Namespace, tokens []uint32, opt MatchOptions, m *Match) 
 		return
 	}
 	version := t.version
+	found := foresee(m.path[len(m.path)-1], last)
 	t.mu.RUnlock()
 
 	// The usable end lies inside a node: cut there, so that pins, recency and a later insert are about exactly the pages that matched.
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.version != version {
-		last = t.findPath(ns, tokens, limit, m)
+		last = t.findAgain(&found, ns, tokens, limit, m)
 	}
 	b = t.bounds(m.path, last, opt)
 	if n := m.inside(b.usable); n != nil {
@@ -110,11 +111,25 @@ func (t *Tree) Match(ns Namespace, tokens []uint32, opt MatchOptions, m *Match) 
 func (t *Tree) findPath(ns Namespace, tokens []uint32, limit int, m *Match) int {
 	m.path = m.path[:0]
 	n := t.space(ns)
-	if n == nil || limit == 0 {
+	if n == nil {
 		return 0
 	}
-	k := 0
-	for at := 0; at < limit && k == int(n.pages); at = n.end() {
+	return t.follow(n, 0, tokens, limit, m)
+}
+
+// findAgain is findPath where some of it has been found before.
+func (t *Tree) findAgain(f *foresight, ns Namespace, tokens []uint32, limit int, m *Match) int {
+	n, k := f.resume()
+	if n == nil {
+		return t.findPath(ns, tokens, limit, m)
+	}
+	m.path = pathTo(n, m.path[:0])
+	return t.follow(n, k, tokens, limit, m)
+}
+
+// follow extends m.path, which ends with n, of which k pages agree with tokens; it returns the pages of its last node that do.
+func (t *Tree) follow(n *node, k int, tokens []uint32, limit int, m *Match) int {
+	for at := n.end(); at < limit && k == int(n.pages); at = n.end() {
 		c := t.child(n, tokens[at*t.pt:(at+1)*t.pt])
 		if c == nil {
 			break

@@ -23,6 +23,7 @@ type stripHeap struct {
 	heads  [maxRows][rowClasses]blockRef
 	idle   uint32 // a slab that is free as a whole; 0: none
 	words  int    // of all slabs
+	used   int    // strips that are out
 }
 
 // Sizes and places are in granules: a header is one.
@@ -86,6 +87,7 @@ func (h *stripHeap) take(words int) strip {
 	}
 	h.unlist(b)
 	h.cut(b, need)
+	h.used++
 	head := h.header(b)
 	head[blockSize] &^= 1
 	slab := uint32(b >> 32)
@@ -135,6 +137,7 @@ func (h *stripHeap) grow(need uint32) blockRef {
 func (h *stripHeap) put(s strip) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.used--
 	h.free(blockRef(s[blockSlab])<<32 | blockRef(s[blockPlace]))
 }
 

@@ -111,3 +111,16 @@ func TestStripHeap(t *testing.T) {
 		}
 	}
 }
+
+// lostStrips is how many strips are out beyond those of nodes, while no insert is under way.
+func (t *Tree) lostStrips() int {
+	held := map[*uint32]bool{}
+	for _, nodes := range t.slab.chunks {
+		for i := range nodes {
+			if n := &nodes[i]; !n.freed && n.pages > 0 {
+				held[n.strip.live()] = true
+			}
+		}
+	}
+	return t.strips.used - len(held)
+}

@@ -99,6 +99,9 @@ func (f *fixture) verify() {
 	for _, s := range f.tree.Verify() {
 		f.t.Error(s)
 	}
+	if lost := f.tree.lostStrips(); lost != 0 {
+		f.t.Error(lost, "strips belong to no node")
+	}
 	if f.t.Failed() {
 		f.t.FailNow()
 	}

@@ -81,3 +81,75 @@ func (t *Tree) readyPages(n *node, join bool) int {
 	}
 	return int(f.dev)
 }
+
+// locate returns the last node on the path of tokens and how many of its pages agree; a nil node if the namespace holds nothing. The walk
+// starts at the path of after, of which it trusts everything before from. hinted is where after's path ends. mu is held, shared is enough.
+func (t *Tree) locate(ns Namespace, after Pin, from int, tokens []uint32, limit int) (n *node, k, hinted int, err error) {
+	start := t.space(ns)
+	if after != (Pin{}) {
+		b, live := t.bottom(after)
+		if !live {
+			return nil, 0, 0, ErrStale
+		}
+		if b != nil && !b.detached {
+			hinted = b.end()
+			if hinted <= min(from, limit) {
+				n, k = t.descend(b, int(b.pages), tokens, limit)
+				return n, k, hinted, nil
+			}
+			start = climb(b, min(from, limit))
+		}
+	}
+	if start == nil {
+		return nil, 0, 0, nil
+	}
+	n, k = t.descend(start, t.agree(start, tokens, limit), tokens, limit)
+	return n, k, hinted, nil
+}
+
+// foresight is a place in the tree that was found under a lock which was let go since: tokens agree with the path of node up to position at.
+// Paths change but never what they say, so as long as the node lives, nothing before at has to be compared again.
+type foresight struct {
+	node *node
+	gen  uint32
+	at   int
+}
+
+func foresee(n *node, k int) foresight {
+	if n == nil {
+		return foresight{}
+	}
+	return foresight{n, n.gen, int(n.start) + k}
+}
+
+// resume returns the node that holds the last agreed position and how many of its pages agree; nil if the node is gone. A split may have
+// moved the position up, an eviction may have taken it.
+func (f *foresight) resume() (n *node, k int) {
+	n = f.node
+	if n == nil || n.gen != f.gen || n.freed || n.detached {
+		return nil, 0
+	}
+	for int(n.start) >= f.at && !n.root() {
+		n = n.parent
+	}
+	return n, min(f.at-int(n.start), int(n.pages))
+}
+
+// relocate is locate for an insert that has looked before, so that the exclusive lock is not held for the length of a prompt.
+func (t *Tree) relocate(f *foresight, req *InsertRequest, limit int) (n *node, k, hinted int, err error) {
+	n, k = f.resume()
+	if n == nil {
+		return t.locate(req.Namespace, req.After, req.From, req.Tokens, limit)
+	}
+	if req.After != (Pin{}) {
+		b, live := t.bottom(req.After)
+		if !live {
+			return nil, 0, 0, ErrStale
+		}
+		if b != nil && !b.detached {
+			hinted = b.end()
+		}
+	}
+	n, k = t.descend(n, k, req.Tokens, limit)
+	return n, k, hinted, nil
+}
