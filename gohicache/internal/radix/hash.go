@@ -3,6 +3,8 @@ package radix
 import (
 	"crypto/sha256"
 	"encoding/binary"
+
+	"github.com/hicache/hicache/ffi/words"
 )
 
 // Hash is a page's hash: SHA-256 over the hash of the page before and the page's tokens. It names the whole prefix up to the page.
@@ -51,11 +53,14 @@ func HashPages(prior *Hash, tokens []uint32, pageTokens int, dst []Hash) []Hash 
 }
 
 // put writes tokens as little-endian words.
-func put(b []byte, tokens []uint32) {
-	for len(tokens) >= 4 && len(b) >= 16 {
-		binary.LittleEndian.PutUint64(b, uint64(tokens[0])|uint64(tokens[1])<<32)
-		binary.LittleEndian.PutUint64(b[8:], uint64(tokens[2])|uint64(tokens[3])<<32)
-		tokens, b = tokens[4:], b[16:]
+func put(b []byte, tokens []uint32) { putAs(b, tokens, words.LittleEndian) }
+
+// putAs is put where native says whether that is the machine's order: then in stores as wide as the hash's loads, which would have to wait for
+// narrower ones.
+func putAs(b []byte, tokens []uint32, native bool) {
+	if native {
+		copy(b, words.Bytes(tokens))
+		return
 	}
 	for i, v := range tokens {
 		binary.LittleEndian.PutUint32(b[4*i:], v)

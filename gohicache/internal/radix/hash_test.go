@@ -1,10 +1,14 @@
 package radix
 
 import (
+	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"slices"
 	"testing"
+
+	"github.com/hicache/hicache/ffi/words"
 )
 
 // E.10: the vectors of the hash chain, and G61's namespaces.
@@ -93,5 +97,19 @@ func TestHashesLater(t *testing.T) {
 	f.tree.Release(r.Pin)
 	if _, err := f.tree.Hashes(r.Pin, 0, 1, nil); err != ErrStale {
 		t.Errorf("hashes of a released pin: %v", err)
+	}
+}
+
+func TestPut(t *testing.T) {
+	tokens := seq(1<<20, 1<<20+19)
+	want, got := make([]byte, 4*len(tokens)), make([]byte, 4*len(tokens))
+	for i, v := range tokens {
+		binary.LittleEndian.PutUint32(want[4*i:], v)
+	}
+	for _, native := range []bool{false, words.LittleEndian} {
+		clear(got)
+		if putAs(got, tokens, native); !bytes.Equal(got, want) {
+			t.Errorf("native %v: %x, want %x", native, got, want)
+		}
 	}
 }
