@@ -15,7 +15,7 @@ VERSION    := 0.1.0
 export HICACHE_LIBRARY ?= $(CURDIR)/$(BUILD)/libhicache.so
 
 .PHONY: all help lib bin demo test bench engine-bench lint tidy install clean format
-.PHONY: test-c test-device test-go test-cgo test-race test-cli test-modules test-bindings test-abi sabotage asan tsan soak cuda test-profiler h200
+.PHONY: test-c test-device test-go test-cgo test-race test-cli test-modules test-bindings test-abi sabotage asan tsan soak cuda test-profiler test-gorgonia h200
 
 all: lib bin ## Build build/libhicache.so and bin/hicache
 
@@ -123,8 +123,16 @@ test-profiler: ## What a profiler sees of the library's ranges; needs NVTX's hea
 	@$(CMAKE) --build build-cuda -j $(JOBS) --target hicache_profiler_tests
 	NVTX_INJECTION64_PATH=$(CURDIR)/build-cuda/libcounting_profiler.so build-cuda/hicache_profiler_tests --gtest_brief=1
 
+test-gorgonia: lib ## Streams and pages shared with gorgonia.org/cu, over the simulated driver (no GPU); fetches headers of CUDA 12 into .cuda12/
+	@$(CONFIGURE) -B build-test >/dev/null
+	@$(CMAKE) --build build-test -j $(JOBS) --target simulated_cuda
+	@mkdir -p build-test/link && ln -sf ../libsimulated_cuda.so build-test/link/libcuda.so
+	cd bindings/gorgonia && headers=$$(PYTHON=$(PYTHON) ../../tools/fetch_cuda12_headers.sh | tail -1) && \
+	  CGO_ENABLED=1 CGO_CFLAGS="-I$$headers" CGO_LDFLAGS="-L$(CURDIR)/build-test/link -Wl,--unresolved-symbols=ignore-all -Wl,-z,lazy" \
+	  LD_LIBRARY_PATH=$(CURDIR)/build-test HICACHE_LIBCUDA=$(CURDIR)/build-test/libsimulated_cuda.so $(GO) test -count=1 -tags gorgonia ./...
+
 h200: cuda ## Pack the device tests and the bench into out/h200, to be run on a machine with a GPU by out/h200/h200_run.sh
 	BUILD=build-cuda JOBS=$(JOBS) tools/h200_pack.sh
 
 clean: ## Remove what was built
-	rm -rf build build-* bin out .cuda
+	rm -rf build build-* bin out .cuda .cuda12

@@ -74,7 +74,8 @@ func poolInfos(o *Options, core *lifecycle.Core) []PoolInfo {
 		out[i] = PoolInfo{Name: p.Name, Role: p.Role, Layers: p.Layers, WindowTokens: p.WindowTokens, PageTokens: o.PageTokens,
 			PageBytes: d.PageBytes, KRowBytes: k, VRowBytes: v, LayerStrideBytes: d.LayerStrideBytes, TokenStrideBytes: d.TokenStrideBytes,
 			VTokenStrideBytes: d.VTokenStrideBytes, VOffsetBytes: d.VOffsetBytes, FirstPage: int(d.FirstPage), PageCount: int(d.PageCount), HostPageCount: int(core.HostInfo(i).PageCount),
-			KernelScale: d.KernelPageScale, KernelOffset: d.KernelPageOffset}
+			KernelScale: d.KernelPageScale, KernelOffset: d.KernelPageOffset,
+			ArenaBase: d.ArenaBase}
 		if p.Role == State {
 			out[i].PageTokens = 1
 		}

@@ -26,6 +26,15 @@ type PoolInfo struct {
 	HostPageCount     int // Of the host arena; 0 without.
 	KernelScale       uint64
 	KernelOffset      uint64
+	// ArenaBase is the device address of byte 0 of the arena, the same for all pools: what an attention kernel's base pointers are computed from. It
+	// stays for the life of the cache, also when the arena is resized. 0 on the Null device. On CUDA it means nothing to the CPU.
+	ArenaBase uint64
+}
+
+// PageAddress is the device address of the page that a page-granular kernel id names. The page's bytes may be touched only under a lease or in an open
+// step that holds it.
+func (p *PoolInfo) PageAddress(id ids.KernelID) uint64 {
+	return p.ArenaBase + (uint64(id)-p.KernelOffset)/p.KernelScale*p.PageBytes
 }
 
 // Pools describes the pools, in the order of Options.Pools; that index is the pool's number everywhere in this package.

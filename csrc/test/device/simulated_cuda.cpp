@@ -349,6 +349,8 @@ SIMULATED cuStreamCreateWithPriority(CuStream *stream, unsigned, int) {
   streams.insert(made);
   return *stream = made, cu::kSuccess;
 }
+// For programs that bring a driver binding of their own, as the test of bindings/gorgonia.
+SIMULATED cuStreamCreate(CuStream *stream, unsigned flags) { return cuStreamCreateWithPriority(stream, flags, 0); }
 SIMULATED cuStreamDestroy_v2(CuStream stream) {
   {
     std::lock_guard lock(streams_mutex);
@@ -457,6 +459,10 @@ SIMULATED cuMemcpyAsync(CuAddress target, CuAddress source, size_t bytes, CuStre
   stream_of(stream)->push_inside([=] { copy_now(target, source, bytes); });
   stream_of(stream)->drain();
   return cu::kSuccess;
+}
+SIMULATED cuMemcpyDtoH_v2(void *target, CuAddress source, size_t bytes) {
+  const CuResult queued = cuMemcpyAsync(reinterpret_cast<CuAddress>(target), source, bytes, nullptr);
+  return queued == cu::kSuccess ? cuStreamSynchronize(nullptr) : queued;
 }
 SIMULATED cuMemcpyBatchAsync_v2(CuAddress *targets, CuAddress *sources, size_t *sizes, size_t count, cu::CopyAttributes *, size_t *, size_t,
                                 CuStream stream) {

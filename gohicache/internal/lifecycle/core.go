@@ -144,7 +144,8 @@ func engineOptions(cfg *Config) *ffi.Options {
 	o := &ffi.Options{
 		Library: cfg.Library, Device: int32(cfg.Ordinal), DeviceBytes: cfg.DeviceBytes, HostBytes: cfg.HostBytes,
 		Compaction: ffi.Compaction(cfg.Compaction), Placement: ffi.Placement(cfg.Placement),
-		RequestTokensMax: uint32(cfg.RequestTokensMax), CopyThreadCount: uint32(cfg.CopyThreads), Sabotage: ffi.Sabotage(cfg.Sabotage),
+		RequestTokensMax: uint32(cfg.RequestTokensMax), StepMax: 4096 + 256, // leases of CUDA are steps
+		CopyThreadCount: uint32(cfg.CopyThreads), Sabotage: ffi.Sabotage(cfg.Sabotage),
 		Backend: map[Backend]ffi.Backend{BackendCPU: ffi.BackendCPU, BackendNull: ffi.BackendNull, BackendCUDA: ffi.BackendCUDA}[cfg.Backend],
 	}
 	if f := cfg.Fault; f != nil {

@@ -14,6 +14,7 @@ import (
 type Lease struct {
 	hold
 	lease    ffi.Lease
+	step     ffi.Step // instead of lease where streams are real, see pinLease
 	released atomic.Bool
 	kernel   [][]ids.KernelID // by pool, made when first asked for
 	hosts    [][]ids.HostPage // by pool: what the load read
@@ -59,6 +60,48 @@ func (l *Lease) expire() {
 	}
 }
 
+// pinLease keeps the pages of a lease where they are. Where streams are real the lease is an open step on its stream: what the server enqueues there
+// after Load runs behind moves and zeroing of the pages and behind other streams' use of them, and what it has enqueued before Release is a fence for
+// whoever gets the pages next. The caller holds plan.
+func (c *Core) pinLease(l *Lease) (err error) {
+	c.scratch.lines = l.appendHeld(c.scratch.lines[:0])
+	if c.cfg.Backend == BackendCUDA {
+		l.step, err = c.eng.StepOpen(l.stream, c.scratch.lines)
+	} else {
+		l.lease, err = c.eng.LeaseAcquire(c.scratch.lines)
+	}
+	return fromEngine(err)
+}
+
+func (l *Lease) holder() ffi.Holder {
+	if l.step != 0 {
+		return ffi.Holder(l.step)
+	}
+	return ffi.Holder(l.lease)
+}
+
+// fence leaves a fence on the pages behind what is enqueued by now, and goes on holding them: pages that are about to be published can be read on
+// another stream before this lease ends.
+func (l *Lease) fence() error {
+	if l.step == 0 {
+		return nil
+	}
+	next, err := l.c.eng.StepOpen(l.stream, l.appendHeld(nil))
+	if err != nil {
+		return fromEngine(err)
+	}
+	l.step, err = next, l.c.eng.StepClose(l.step)
+	return fromEngine(err)
+}
+
+func (l *Lease) unpin() {
+	if l.step != 0 {
+		l.c.bug("step close", l.c.eng.StepClose(l.step))
+	} else {
+		l.c.bug("lease release", l.c.eng.LeaseRelease(l.lease))
+	}
+}
+
 // Tokens is the number of tokens that there are pages for.
 func (l *Lease) Tokens() int { return l.tokens }
 
@@ -84,7 +127,7 @@ func (l *Lease) KernelIDs(pool int) ([]ids.KernelID, error) {
 		pages = l.table(pool, make([]ids.VirtualPage, 0, len(l.pages)))
 	}
 	out := make([]ids.KernelID, len(pages))
-	if _, err := l.c.eng.KernelIDs(ffi.Holder(l.lease), uint32(pool), ffi.GranularityPage, pages, out); err != nil {
+	if _, err := l.c.eng.KernelIDs(l.holder(), uint32(pool), ffi.GranularityPage, pages, out); err != nil {
 		return nil, fromEngine(err)
 	}
 	l.kernel[pool] = out
@@ -97,7 +140,7 @@ func (l *Lease) StateSource(pool int) (ids.KernelID, bool) {
 		return 0, false
 	}
 	out := make([]ids.KernelID, 1)
-	if _, err := l.c.eng.KernelIDs(ffi.Holder(l.lease), uint32(pool), ffi.GranularityPage, l.source[pool:pool+1], out); err != nil {
+	if _, err := l.c.eng.KernelIDs(l.holder(), uint32(pool), ffi.GranularityPage, l.source[pool:pool+1], out); err != nil {
 		return 0, false
 	}
 	return out[0], true
@@ -125,7 +168,7 @@ func (l *Lease) Release() {
 	}
 	l.mu.Unlock()
 	l.c.holds.remove(l)
-	l.c.bug("lease release", l.c.eng.LeaseRelease(l.lease))
+	l.unpin()
 	l.giveUp()
 }
 
@@ -140,6 +183,9 @@ func (c *Core) Insert(l *Lease, tokens []uint32) error {
 	n := c.countOf(tokens)
 	if n < l.Prefix() || n > l.tokens {
 		return fail(KindInvalid, "%d tokens; the lease has a prefix of %d and room for %d", n, l.Prefix(), l.tokens)
+	}
+	if err := l.fence(); err != nil {
+		return err
 	}
 	return l.publish(tokens, n)
 }

@@ -32,7 +32,7 @@ func (c *Core) Load(ctx context.Context, m *Match, request LoadRequest) (*Lease,
 
 // LoadAs is Load for callers that bring the memory; l is new, and of no use if it fails.
 func (c *Core) LoadAs(ctx context.Context, l *Lease, m *Match, request LoadRequest) error {
-	if err := c.load(ctx, m, &request, &l.hold, &l.lease); err != nil {
+	if err := c.load(ctx, m, &request, &l.hold, l); err != nil {
 		return err
 	}
 	c.holds.add(l)
@@ -45,7 +45,7 @@ func (c *Core) LoadAs(ctx context.Context, l *Lease, m *Match, request LoadReque
 }
 
 // load fills h, and leases its pages if lease is not nil.
-func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest, h *hold, lease *ffi.Lease) error {
+func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest, h *hold, lease *Lease) error {
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ type demand struct {
 }
 
 // tryLoad plans and carries out a load under the plan lock: everything is taken and queued, or nothing is.
-func (c *Core) tryLoad(a *answer, m *Match, request *LoadRequest, h *hold, lease *ffi.Lease) error {
+func (c *Core) tryLoad(a *answer, m *Match, request *LoadRequest, h *hold, lease *Lease) error {
 	c.plan.Lock()
 	defer c.plan.Unlock()
 	if err := c.check(); err != nil {
@@ -229,10 +229,9 @@ func (c *Core) tryLoad(a *answer, m *Match, request *LoadRequest, h *hold, lease
 	if lease == nil {
 		return nil
 	}
-	c.scratch.lines = h.appendHeld(c.scratch.lines[:0])
-	if *lease, err = c.eng.LeaseAcquire(c.scratch.lines); err != nil {
+	if err := c.pinLease(lease); err != nil {
 		h.giveUp()
-		return fromEngine(err)
+		return err
 	}
 	return nil
 }

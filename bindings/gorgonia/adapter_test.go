@@ -1,0 +1,117 @@
+//go:build gorgonia
+
+package gorgonia
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	hicache "github.com/hicache/hicache/gohicache"
+)
+
+func TestStreamsAreTheirHandles(t *testing.T) {
+	const handle = hicache.Stream(0x7fff12345678)
+	if got := Stream(FromStream(handle)); got != handle {
+		t.Errorf("%#x came back as %#x", handle, got)
+	}
+	if got := Stream(cu.NoStream); got != 0 {
+		t.Errorf("no stream is %#x, want 0", got)
+	}
+}
+
+// TestPagesWrittenByCu writes pages through cu on a stream of cu, lets the cache move them to the host and back, and reads them through cu.
+func TestPagesWrittenByCu(t *testing.T) {
+	devices, err := cu.NumDevices()
+	if err != nil || devices == 0 {
+		t.Skipf("NOT TESTED: no CUDA device (%v)", err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if _, err := Context(0); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := cu.MakeStream(cu.NonBlocking)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, prompts, length := context.Background(), 40, 256
+	cache, err := hicache.Open(ctx, &hicache.Options{
+		Device: Device(0), DeviceBytes: 8 << 20, HostBytes: 128 << 20, PageTokens: 16, WritePolicy: hicache.WriteThrough,
+		Library: os.Getenv("HICACHE_LIBRARY"),
+		Pools:   []hicache.PoolOptions{{Role: hicache.Full, Layers: []int{0, 1}, LayerBytes: 4096}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 2 { // The second finds on the host what the first wrote and the device has no more room for.
+		for n := range prompts {
+			tokens := make([]uint32, length)
+			for i := range tokens {
+				tokens[i] = uint32(n*length + i)
+			}
+			m := cache.MatchWith(tokens, hicache.MatchOptions{FullHit: true})
+			lease, err := cache.Load(ctx, m, hicache.LoadOptions{Tokens: length, Stream: Stream(stream), Wait: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := lease.Wait(ctx); err != nil {
+				t.Fatal(err)
+			}
+			found := lease.Prefix() / 16
+			if round == 1 && found == 0 {
+				t.Errorf("prompt %d was not found", n)
+			}
+			for i, id := range lease.KernelIDs(hicache.Full) {
+				at, bytes, err := Page(cache, 0, id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := byte(n*31 + i + 1)
+				if i >= found {
+					if err := cu.MemsetD8Async(at, want, bytes, stream); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				// Wait has put the arrival of the pages before what follows on the stream; a copy of another stream has to follow it.
+				if err := stream.Synchronize(); err != nil {
+					t.Fatal(err)
+				}
+				have := make([]byte, bytes)
+				if err := cu.MemcpyDtoH(unsafe.Pointer(&have[0]), at, bytes); err != nil {
+					t.Fatal(err)
+				}
+				for j, b := range have {
+					if b != want {
+						t.Fatalf("prompt %d, page %d, byte %d: %d, want %d", n, i, j, b, want)
+					}
+				}
+			}
+			if err := cache.Insert(lease, tokens); err != nil {
+				t.Fatal(err)
+			}
+			lease.Release()
+			m.Release()
+		}
+		if err := cache.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := stream.Synchronize(); err != nil {
+		t.Fatal(err)
+	}
+	if cache.Stats().LoadBacks == 0 {
+		t.Error("nothing came back from the host: the test is void")
+	}
+	if err := cache.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+}
