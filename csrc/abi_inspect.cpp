@@ -179,6 +179,17 @@ hicache_status_t hicache_host_view(hicache_engine_t *engine, const hicache_host_
   });
 }
 
+hicache_status_t hicache_host_copy(hicache_engine_t *engine, hicache_lease_t lease, const hicache_host_pages_t *pages, uint32_t layout,
+                                   uint32_t to_host, void *bytes, hicache_error_t *error) {
+  return without_lock("host_copy", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
+    if (pages == nullptr) return null_argument(detail, "pages");
+    if (Status status = check_page_lines(pages, 1, on.held_pages_max(), "pages", detail); status != HICACHE_OK) return status;
+    if (pages->page_count > 0 && bytes == nullptr) return null_argument(detail, "bytes");
+    if (to_host > 1) return fail(detail, HICACHE_INVALID_ARGUMENT, pages->pool, "to_host is %u, must be 0 or 1", to_host);
+    return on.host_copy(lease, *pages, layout, to_host != 0, static_cast<std::byte *>(bytes), detail);
+  });
+}
+
 hicache_status_t hicache_host_inspect(hicache_engine_t *engine, uint32_t pool, const hicache_hpage_t *hpages, uint32_t page_count,
                                       hicache_ppage_t *ppages_out, hicache_error_t *error) {
   return with_lock("host_inspect", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {

@@ -32,6 +32,7 @@ struct PoolSpec {
   uint32_t virtual_page_count = 0;       // As in hicache_pool_options_t.
   uint32_t zeroing = HICACHE_ZERO_NEVER; // Resolved: not DEFAULT.
   bool is_static = false;                // Outside the chain: own pages, physical id == virtual id.
+  bool is_separate = false;              // Host only: outside the chain, virtual_page_count pages of its own, which move.
 };
 
 struct ArenaOptions {

@@ -34,11 +34,12 @@ Status Arena::State::set_up_pool(const PoolSpec &spec, uint32_t index, ErrorDeta
   pool.index = index;
   pool.owner = index;
   pool.role = spec.role;
-  pool.direction = spec.direction;
+  pool.direction = spec.is_separate ? HICACHE_DIRECTION_UP : spec.direction; // Its low pages are handed out first.
   pool.page_tokens = spec.page_tokens;
   pool.window_tokens = spec.window_tokens;
   pool.zeroing = spec.zeroing;
-  pool.is_static = spec.is_static;
+  pool.is_static = spec.is_static || spec.is_separate;
+  pool.is_separate = spec.is_separate;
   pool.page_bytes = spec.page_bytes;
   pool.id_count = spec.virtual_page_count; // Refined in set_up_places.
   return HICACHE_OK;

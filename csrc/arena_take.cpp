@@ -173,11 +173,12 @@ void Arena::State::fetch_names(const Pool &pool, uint32_t count) {
 Status Arena::State::bind_names(Pool *pool, const uint32_t *vpages, uint32_t count, ErrorDetail *error) {
   constexpr uint32_t kRun = 256;
   uint32_t frames[kRun];
-  FrameSource source(pool, pool->is_static ? 0 : count, host);
+  const bool by_name = pool->is_static && !pool->is_separate;
+  FrameSource source(pool, by_name ? 0 : count, host);
   for (uint32_t done = 0; done < count;) {
     const uint32_t run = std::min(count - done, kRun);
     const uint32_t *names = vpages + done;
-    if (pool->is_static) {
+    if (by_name) {
       for (uint32_t i = 0; i < run; i++) pool->holes.erase(frames[i] = names[i]);
       pool->holes_become_live(names, frames, run);
     } else {

@@ -39,6 +39,25 @@ Status refuse_memory(ErrorDetail *error, const char *what, uint64_t bytes, int n
   return status;
 }
 
+// ---- Regions ----
+
+void move_in_region(const PoolLayout &of, std::byte *base, PhysicalPage source, PhysicalPage destination) {
+  cut_page(of.rows, of.region_order, of.region_order, 0, of.rows.layer_count, true)
+      .each(raw(source), raw(destination), [&](uint64_t from, uint64_t to, uint64_t bytes) { std::memcpy(base + to, base + from, bytes); });
+}
+
+void zero_in_region(const PoolLayout &of, std::byte *base, PhysicalPage page, uint32_t first_token) {
+  const PageFragments fragments = first_token == 0
+                                      ? cut_page(of.rows, of.region_order, of.region_order, 0, of.rows.layer_count, true)
+                                      : cut_tokens(of.rows, of.region_order, of.region_order, first_token, of.page_tokens - first_token);
+  fragments.each(raw(page), raw(page), [&](uint64_t at, uint64_t, uint64_t bytes) { std::memset(base + at, 0, bytes); });
+}
+
+void copy_in_region(const PoolLayout &of, std::byte *base, PhysicalPage source, PhysicalPage destination, uint32_t token_count) {
+  cut_tokens(of.rows, of.region_order, of.region_order, 0, token_count)
+      .each(raw(source), raw(destination), [&](uint64_t from, uint64_t to, uint64_t bytes) { std::memcpy(base + to, base + from, bytes); });
+}
+
 // ---- CPU ----
 
 Status CpuBackend::open_memory(const BackendOptions &options, ErrorDetail *error) {
@@ -60,13 +79,15 @@ Status CpuBackend::open_memory(const BackendOptions &options, ErrorDetail *error
   for (uint32_t pool = 0; pool < pools.size(); pool++) {
     bases_[0][pool] = device_.base();
     bases_[1][pool] = host_.base();
-    const uint64_t own_bytes = pools[pool].static_device_bytes;
-    if (own_bytes == 0) continue;
-    auto memory = std::make_unique<HostMemory>();
-    if (int code = memory->reserve(own_bytes, own_bytes, HostMemory::PageSize::kHuge); code != 0)
-      return refuse_memory(error, "a static pool", own_bytes, code);
-    bases_[0][pool] = memory->base();
-    static_pools_.push_back(std::move(memory));
+    for (const bool host : {false, true}) {
+      const uint64_t own_bytes = host ? pools[pool].region_bytes() : pools[pool].static_device_bytes;
+      if (own_bytes == 0) continue;
+      auto memory = std::make_unique<HostMemory>();
+      if (int code = memory->reserve(own_bytes, own_bytes, HostMemory::PageSize::kHuge); code != 0)
+        return refuse_memory(error, host ? "a pool's host region" : "a static pool", own_bytes, code);
+      bases_[host][pool] = memory->base();
+      own_memory_.push_back(std::move(memory));
+    }
   }
   return HICACHE_OK;
 }
@@ -78,6 +99,11 @@ Status CpuBackend::resize_device(uint64_t bytes, ErrorDetail *error) {
 
 Status CpuBackend::move_pages(Tier tier, std::span<const PageMove> moves, std::span<const FenceMark>, FenceMark, ErrorDetail *) {
   for (const PageMove &move : moves) {
+    const PoolLayout &of = layout(move.pool);
+    if (tier == Tier::kHost && of.separate()) {
+      move_in_region(of, pool_base(tier, move.pool), move.source, move.destination);
+      continue;
+    }
     std::memcpy(page(tier, move.pool, move.destination), page(tier, move.pool, move.source), layout(move.pool).page_bytes);
   }
   return HICACHE_OK;
@@ -86,6 +112,10 @@ Status CpuBackend::move_pages(Tier tier, std::span<const PageMove> moves, std::s
 Status CpuBackend::zero_pages(Tier tier, std::span<const PageZero> zeros, std::span<const FenceMark>, FenceMark, ErrorDetail *) {
   for (const PageZero &zero : zeros) {
     const PoolLayout &of = layout(zero.pool);
+    if (tier == Tier::kHost && of.separate()) {
+      zero_in_region(of, pool_base(tier, zero.pool), zero.page, zero.first_token);
+      continue;
+    }
     std::byte *start = page(tier, zero.pool, zero.page);
     if (zero.first_token == 0) {
       std::memset(start, 0, of.page_bytes);
@@ -99,6 +129,10 @@ Status CpuBackend::zero_pages(Tier tier, std::span<const PageZero> zeros, std::s
 
 Status CpuBackend::copy_pages(Tier tier, std::span<const PageCopy> copies, std::span<const FenceMark>, FenceMark, ErrorDetail *) {
   for (const PageCopy &copy : copies) {
+    if (tier == Tier::kHost && layout(copy.pool).separate()) {
+      copy_in_region(layout(copy.pool), pool_base(tier, copy.pool), copy.source, copy.destination, copy.token_count);
+      continue;
+    }
     const std::byte *from = page(tier, copy.pool, copy.source);
     std::byte *to = page(tier, copy.pool, copy.destination);
     for_each_row_block(layout(copy.pool), 0, copy.token_count,
@@ -116,10 +150,25 @@ Status CpuBackend::poison_sink(uint64_t bytes, ErrorDetail *) {
 
 void CpuBackend::copy_slices(const TransferJob &job, const LayerGroup &group, const CopyChunk *chunk, uint32_t first, uint32_t count) {
   const bool to_device = job.direction == HICACHE_H2D;
+  PageFragments fragments; // Of the slice of the pool that was met last.
+  uint32_t fragments_of = kPoolCountMax;
   for (; count > 0; count--) {
     const TierCopy &copy = chunk->copies[first];
     const SliceRange &slice = group.slices[copy.pool];
     const PoolLayout &of = layout(copy.pool);
+    if (++first == chunk->count) {
+      chunk = chunk->next;
+      first = 0;
+    }
+    if (of.separate()) {
+      if (fragments_of != copy.pool) fragments = cut_slice(of, slice);
+      fragments_of = copy.pool;
+      std::byte *device = pool_base(Tier::kDevice, copy.pool), *host = pool_base(Tier::kHost, copy.pool);
+      fragments.each(raw(copy.device_page), raw(copy.host_page), [&](uint64_t d, uint64_t h, uint64_t bytes) {
+        to_device ? std::memcpy(device + d, host + h, bytes) : std::memcpy(host + h, device + d, bytes);
+      });
+      continue;
+    }
     std::byte *device = page(Tier::kDevice, copy.pool, copy.device_page) + slice.begin;
     std::byte *host = page(Tier::kHost, copy.pool, copy.host_page) + slice.begin;
     std::byte *target = to_device ? device : host;
@@ -130,10 +179,6 @@ void CpuBackend::copy_slices(const TransferJob &job, const LayerGroup &group, co
       }
     } else if (slice.end > slice.begin) {
       std::memcpy(target, source, slice.end - slice.begin);
-    }
-    if (++first == chunk->count) {
-      chunk = chunk->next;
-      first = 0;
     }
   }
 }

@@ -71,12 +71,17 @@ private:
 
   HostMemory device_;
   HostMemory host_;
-  std::vector<std::unique_ptr<HostMemory>> static_pools_;
-  std::byte *bases_[2][kPoolCountMax] = {}; // Page 0 of each pool, by tier.
+  std::vector<std::unique_ptr<HostMemory>> own_memory_; // Of static pools, and of host regions.
+  std::byte *bases_[2][kPoolCountMax] = {};             // Page 0 of each pool, by tier.
 };
 
 // INFEASIBLE with what could not be reserved and why.
 Status refuse_memory(ErrorDetail *error, const char *what, uint64_t bytes, int native_code);
+
+// Page work inside a host region, `base` being that of its page 0.
+void move_in_region(const PoolLayout &of, std::byte *base, PhysicalPage source, PhysicalPage destination);
+void zero_in_region(const PoolLayout &of, std::byte *base, PhysicalPage page, uint32_t first_token);
+void copy_in_region(const PoolLayout &of, std::byte *base, PhysicalPage source, PhysicalPage destination, uint32_t token_count);
 
 // Calls fn(offset, bytes) for each contiguous block of token rows [first, first + count) in an envelope.
 template <typename Fn> void for_each_row_block(const PoolLayout &of, uint64_t first, uint64_t count, Fn fn) {

@@ -37,9 +37,18 @@ Status CudaBackend::open_memory(const BackendOptions &options, ErrorDetail *erro
   } else if (options.device_bytes != 0) {
     if (Status s = device_arena_.reserve(options.device_bytes, options.device_bytes_max, error); s != HICACHE_OK) return s;
   }
-  if (options.host_bytes != 0) {
-    if (Status s = host_arena_.reserve(options.host_bytes, options.host_bytes_max, options.host_numa_nodes, error); s != HICACHE_OK)
+  // Of the host, the regions first: what the other pools share may grow.
+  uint64_t offsets[kPoolCountMax] = {}, region_bytes = 0;
+  for (uint32_t pool = 0; pool < layers_->pools().size(); pool++) {
+    offsets[pool] = region_bytes;
+    region_bytes += (layout(pool).region_bytes() + 4095) / 4096 * 4096;
+  }
+  if (region_bytes + options.host_bytes != 0) {
+    if (Status s = host_arena_.reserve(region_bytes + options.host_bytes, region_bytes + options.host_bytes_max,
+                                       options.host_numa_nodes, error); s != HICACHE_OK)
       return s;
+    for (uint32_t pool = 0; pool < layers_->pools().size(); pool++)
+      host_bases_[pool] = host_arena_.base() + (layout(pool).separate() ? offsets[pool] : region_bytes);
   }
   for (uint32_t pool = 0; pool < layers_->pools().size(); pool++) {
     device_bases_[pool] = device_arena_.base();
@@ -123,7 +132,8 @@ Status CudaBackend::open(const BackendOptions &options, ErrorDetail *error) {
   context.layers = layers_;
   context.sink = options.sink;
   std::copy(std::begin(device_bases_), std::end(device_bases_), std::begin(context.device_bases));
-  context.host_base = host_arena_.device_base();
+  for (uint32_t pool = 0; pool < layers_->pools().size(); pool++)
+    context.host_bases[pool] = host_arena_.device_base() + static_cast<uint64_t>(host_bases_[pool] - host_arena_.base());
   context.tuning = tuning_;
   for (uint32_t direction : {HICACHE_H2D, HICACHE_D2H}) {
     auto lane = std::make_unique<CopyLane>(context, direction, options.ticket_max);
@@ -173,7 +183,7 @@ void CudaBackend::close() {
 }
 
 std::byte *CudaBackend::pool_base(Tier tier, uint32_t pool) const {
-  return tier == Tier::kHost ? host_arena_.base() : reinterpret_cast<std::byte *>(device_bases_[pool]);
+  return tier == Tier::kHost ? host_bases_[pool] : reinterpret_cast<std::byte *>(device_bases_[pool]);
 }
 
 Status CudaBackend::resize_device(uint64_t bytes, ErrorDetail *error) {

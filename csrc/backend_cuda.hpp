@@ -77,7 +77,7 @@ private:
     return device_bases_[pool] + page_offset_bytes(page, layout(pool).page_bytes);
   }
   std::byte *host_page(uint32_t pool, PhysicalPage page) const {
-    return host_arena_.base() + page_offset_bytes(page, layout(pool).page_bytes);
+    return host_bases_[pool] + page_offset_bytes(page, layout(pool).page_bytes);
   }
 
   Status open_memory(const BackendOptions &options, ErrorDetail *error);
@@ -103,10 +103,11 @@ private:
   KernelSet kernels_;
   TicketWords words_;
   DeviceArena device_arena_;
-  HostArena host_arena_;
+  HostArena host_arena_; // The pools' own regions, then the arena that the others share: one registration.
   ListRing lists_;
   const LayerOrder *layers_ = nullptr;
   CuAddress device_bases_[kPoolCountMax] = {};
+  std::byte *host_bases_[kPoolCountMax] = {}; // Of page 0 of each pool.
   std::vector<CuAddress> static_pools_;
   CuStream mover_ = nullptr;
   CuStream reader_ = nullptr; // Digests that the host waits for.

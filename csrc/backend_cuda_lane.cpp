@@ -368,10 +368,23 @@ bool CopyLane::add_copies(TransferJob &job, CuStream stream) {
       if (quantum_full()) return false;
       const TierCopy &copy = job.chunk->copies[job.chunk_index];
       const SliceRange &slice = job.group.slices[copy.pool];
+      const PoolLayout &pool = context_.layers->pools()[copy.pool];
       const uint64_t begin = slice.begin + slot.piece_offset;
-      const uint64_t end = piece_end(begin, slice.end, context_.tuning.quantum_bytes - quantum_bytes_);
-      if (end > begin) {
-        add_piece(copy, context_.layers->pools()[copy.pool], begin, end, stream);
+      uint64_t end = piece_end(begin, slice.end, context_.tuning.quantum_bytes - quantum_bytes_);
+      if (end > begin && pool.separate()) {
+        const uint64_t layer_bytes = pool.rows.layer_bytes();
+        SliceRange piece = slice;
+        piece.first_layer = static_cast<uint32_t>(begin / layer_bytes);
+        const uint32_t last = std::max(static_cast<uint32_t>(end / layer_bytes), piece.first_layer + 1);
+        if (end < slice.end && last < slice.last_layer) {
+          piece.last_layer = last;
+          piece.end = last * layer_bytes;
+        }
+        end = piece.end;
+        add_layers(copy, pool, piece, stream);
+        quantum_bytes_ += end - begin;
+      } else if (end > begin) {
+        add_piece(copy, pool, begin, end, stream);
         quantum_bytes_ += end - begin;
       }
       if (end < slice.end) {
@@ -395,7 +408,7 @@ bool CopyLane::add_copies(TransferJob &job, CuStream stream) {
 
 void CopyLane::add_piece(const TierCopy &copy, const PoolLayout &pool, uint64_t begin, uint64_t end, CuStream stream) {
   const CuAddress device = context_.device_bases[copy.pool] + page_offset_bytes(copy.device_page, pool.page_bytes);
-  const CuAddress host = context_.host_base + page_offset_bytes(copy.host_page, pool.page_bytes);
+  const CuAddress host = context_.host_bases[copy.pool] + page_offset_bytes(copy.host_page, pool.page_bytes);
   if (!context_.layers->drops_last_layer() || pool.layer_bytes != 0) {
     add_fragment(device + begin, host + begin, end - begin, stream);
     return;
@@ -407,6 +420,13 @@ void CopyLane::add_piece(const TierCopy &copy, const PoolLayout &pool, uint64_t 
     if (stop > at) add_fragment(device + at, host + at, stop - at, stream);
     at = row + pool.token_bytes;
   }
+}
+
+void CopyLane::add_layers(const TierCopy &copy, const PoolLayout &pool, const SliceRange &slice, CuStream stream) {
+  const CuAddress device = context_.device_bases[copy.pool], host = context_.host_bases[copy.pool];
+  cut_slice(pool, slice).each(raw(copy.device_page), raw(copy.host_page), [&](uint64_t d, uint64_t h, uint64_t bytes) {
+    add_fragment(device + d, host + h, bytes, stream);
+  });
 }
 
 bool CopyLane::by_kernel(uint64_t bytes) const {

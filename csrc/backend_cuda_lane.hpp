@@ -54,7 +54,7 @@ struct LaneContext {
   const LayerOrder *layers = nullptr;
   JobSink *sink = nullptr;
   CuAddress device_bases[kPoolCountMax] = {}; // Of page 0 of each pool.
-  CuAddress host_base = 0;                    // As the device sees it.
+  CuAddress host_bases[kPoolCountMax] = {};   // The same on the host, as the device sees it.
   CopyTuning tuning;
 };
 
@@ -103,6 +103,8 @@ private:
   bool add_copies(TransferJob &job, CuStream stream);
   bool quantum_full() const;
   void add_piece(const TierCopy &copy, const PoolLayout &pool, uint64_t begin, uint64_t end, CuStream stream);
+  // As add_piece, of a pool whose host region has another order. Pieces end with whole layers.
+  void add_layers(const TierCopy &copy, const PoolLayout &pool, const SliceRange &slice, CuStream stream);
   void add_fragment(CuAddress device, CuAddress host, uint64_t bytes, CuStream stream);
   void flush(CuStream stream);
   void flush_direct(CuStream stream);

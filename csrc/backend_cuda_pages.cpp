@@ -4,6 +4,7 @@
 #include <cstring>
 #include <thread>
 
+#include "backend_cpu.hpp"
 #include "backend_cuda.hpp"
 
 namespace hicache {
@@ -125,8 +126,10 @@ Status CudaBackend::move_pages(Tier tier, std::span<const PageMove> moves, std::
   ContextScope scope(device_.api(), device_.context());
   if (tier == Tier::kHost) {
     if (Status s = host_waits(waits, error); s != HICACHE_OK) return s;
-    for (const PageMove &move : moves)
-      std::memcpy(host_page(move.pool, move.destination), host_page(move.pool, move.source), layout(move.pool).page_bytes);
+    for (const PageMove &move : moves) {
+      if (layout(move.pool).separate()) move_in_region(layout(move.pool), host_bases_[move.pool], move.source, move.destination);
+      else std::memcpy(host_page(move.pool, move.destination), host_page(move.pool, move.source), layout(move.pool).page_bytes);
+    }
     return end_mover(done, error);
   }
   if (Status s = begin_mover(waits, error); s != HICACHE_OK) return s;
@@ -149,6 +152,10 @@ Status CudaBackend::zero_pages(Tier tier, std::span<const PageZero> zeros, std::
   for (size_t at = 0; at < zeros.size();) {
     const uint32_t pool = zeros[at].pool, first = zeros[at].first_token;
     const PoolLayout &of = layout(pool);
+    if (host && of.separate()) {
+      zero_in_region(of, host_bases_[pool], zeros[at++].page, first);
+      continue;
+    }
     RowBlocks blocks[2] = {{0, of.page_bytes, 0, 1}, {}};
     const uint32_t block_count = first == 0 ? 1 : row_blocks(of, first, of.page_tokens - first, blocks);
     size_t end = at;
@@ -178,6 +185,10 @@ Status CudaBackend::copy_pages(Tier tier, std::span<const PageCopy> copies, std:
   const bool host = tier == Tier::kHost;
   if (Status s = host ? host_waits(waits, error) : begin_mover(waits, error); s != HICACHE_OK) return s;
   for (const PageCopy &copy : copies) {
+    if (host && layout(copy.pool).separate()) {
+      copy_in_region(layout(copy.pool), host_bases_[copy.pool], copy.source, copy.destination, copy.token_count);
+      continue;
+    }
     RowBlocks blocks[2];
     const uint32_t block_count = row_blocks(layout(copy.pool), 0, copy.token_count, blocks);
     for (uint32_t b = 0; b < block_count; b++) {

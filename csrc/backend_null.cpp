@@ -6,11 +6,12 @@ namespace hicache {
 
 namespace {
 
-Status reserve_tags(uint64_t arena_bytes, const std::vector<PoolLayout> &pools, std::vector<std::unique_ptr<HostMemory>> &tags,
+Status reserve_tags(Tier tier, uint64_t arena_bytes, const std::vector<PoolLayout> &pools, std::vector<std::unique_ptr<HostMemory>> &tags,
                     ErrorDetail *error) {
   for (const PoolLayout &pool : pools) {
     auto memory = std::make_unique<HostMemory>();
-    const uint64_t bytes = (std::max(arena_bytes, pool.static_device_bytes) / pool.page_bytes + 1) * sizeof(uint64_t);
+    const uint64_t own_bytes = tier == Tier::kDevice ? pool.static_device_bytes : pool.region_bytes();
+    const uint64_t bytes = (std::max(arena_bytes, own_bytes) / pool.page_bytes + 1) * sizeof(uint64_t);
     if (int code = memory->reserve(bytes, bytes, HostMemory::PageSize::kSmall); code != 0)
       return refuse_memory(error, "page tags", bytes, code);
     tags.push_back(std::move(memory));
@@ -23,9 +24,10 @@ Status reserve_tags(uint64_t arena_bytes, const std::vector<PoolLayout> &pools, 
 Status NullBackend::open_memory(const BackendOptions &options, ErrorDetail *error) {
   const auto &pools = options.layers->pools();
   const uint64_t device_bytes = std::max(options.device_bytes, options.device_bytes_max);
-  if (Status status = reserve_tags(device_bytes, pools, device_tags_, error); status != HICACHE_OK) return status;
-  if (options.host_bytes == 0) return HICACHE_OK;
-  return reserve_tags(std::max(options.host_bytes, options.host_bytes_max), pools, host_tags_, error);
+  if (Status status = reserve_tags(Tier::kDevice, device_bytes, pools, device_tags_, error); status != HICACHE_OK) return status;
+  const bool regions = std::any_of(pools.begin(), pools.end(), [](const PoolLayout &of) { return of.separate(); });
+  if (options.host_bytes == 0 && !regions) return HICACHE_OK;
+  return reserve_tags(Tier::kHost, std::max(options.host_bytes, options.host_bytes_max), pools, host_tags_, error);
 }
 
 std::atomic<uint64_t> *NullBackend::tags(Tier tier, uint32_t pool) {

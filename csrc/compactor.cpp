@@ -178,7 +178,7 @@ Status Arena::State::execute(const Chain &chain, const Layout &layout, ErrorDeta
 
 Status Arena::State::pack(Pool *pool, uint64_t pages_max, uint64_t *moved_out, ErrorDetail *error) {
   *moved_out = 0;
-  if (pool->is_static || pool->holes.empty()) return HICACHE_OK;
+  if ((pool->is_static && !pool->is_separate) || pool->holes.empty()) return HICACHE_OK;
   bool toward_low = pool->direction == HICACHE_DIRECTION_UP;
   if (pool->direction == HICACHE_DIRECTION_FLOAT) {
     uint64_t gap_low_bytes, gap_high_bytes;
@@ -209,7 +209,7 @@ Status Arena::State::pack(Pool *pool, uint64_t pages_max, uint64_t *moved_out, E
 }
 
 uint64_t Arena::State::blocked_pages(const Pool &pool) const {
-  if (pool.is_static || pool.holes.empty() || pool.held.empty()) return 0;
+  if ((pool.is_static && !pool.is_separate) || pool.holes.empty() || pool.held.empty()) return 0;
   const bool from_high = pool.direction != HICACHE_DIRECTION_DOWN;
   return from_high ? pool.held.count_in(pool.holes.lowest(), pool.high) : pool.held.count_in(pool.low, pool.holes.highest());
 }

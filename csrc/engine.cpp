@@ -75,13 +75,15 @@ ArenaOptions Engine::arena_options(Tier tier) {
     spec.page_bytes = pool.options.page_bytes;
     // On the host a pool that is static on the device lives in the chain like any other.
     spec.is_static = !host && (pool.options.flags & HICACHE_POOL_STATIC) != 0;
+    spec.is_separate = host && pool.region_pages != 0;
     spec.direction = host && (pool.options.flags & HICACHE_POOL_STATIC) != 0 ? HICACHE_DIRECTION_AUTO : pool.options.direction;
-    spec.virtual_page_count = host ? 0 : pool.options.virtual_page_count;
+    spec.virtual_page_count =
+        host ? static_cast<uint32_t>(std::min<uint64_t>(pool.region_pages, UINT32_MAX)) : pool.options.virtual_page_count;
     spec.zeroing = host ? HICACHE_ZERO_NEVER : pool.options.zeroing;
     arena.pools.push_back(spec);
   }
-  arena.bytes = host ? from.host_bytes : from.device_bytes;
-  arena.bytes_max = host ? from.host_bytes_max : from.device_bytes_max;
+  arena.bytes = host ? options_.host_arena_bytes : from.device_bytes;
+  arena.bytes_max = host ? options_.host_arena_bytes_max : from.device_bytes_max;
   arena.host = host;
   arena.compaction = host ? HICACHE_COMPACTION_LAZY : from.compaction;
   arena.placement = from.placement;
@@ -134,6 +136,10 @@ Status Engine::open_backend(ErrorDetail *error) {
     layout.layer_bytes = sliced ? layout.row_bytes * layout.page_tokens : 0;
     layout.static_device_bytes = info.is_static ? info.page_count * info.page_bytes : 0;
     layout.layer_ids = geometry.layer_ids;
+    layout.region_pages = geometry.region_pages;
+    layout.rows = geometry.rows;
+    layout.device_order = geometry.device_order;
+    layout.region_order = geometry.host_order;
     layouts.push_back(std::move(layout));
     virtual_page_counts.push_back(info.virtual_page_count);
   }
@@ -166,8 +172,8 @@ Status Engine::open_backend(ErrorDetail *error) {
   backend_options.device_bytes = from.device_bytes;
   backend_options.device_bytes_max = from.device_bytes_max;
   backend_options.device_buffer = from.device_buffer;
-  backend_options.host_bytes = from.host_bytes;
-  backend_options.host_bytes_max = from.host_bytes_max;
+  backend_options.host_bytes = options_.host_arena_bytes;
+  backend_options.host_bytes_max = options_.host_arena_bytes_max;
   backend_options.host_numa_nodes = from.host_numa_nodes;
   backend_options.copy_thread_count = from.copy_thread_count;
   backend_options.ticket_max = from.ticket_max;
@@ -190,7 +196,7 @@ Status Engine::open_backend(ErrorDetail *error) {
   parties.backend = backend_.get();
   parties.layers = &layers_;
   parties.device_bytes_max = from.device_bytes_max;
-  parties.host_bytes_max = from.host_bytes_max;
+  parties.host_bytes_max = options_.host_arena_bytes_max;
   if (Status status = transfers_->open(parties, error); status != HICACHE_OK) return status;
 #ifndef NDEBUG
   uint64_t sink_bytes = 0;
@@ -266,10 +272,22 @@ Status Engine::pool_info(uint32_t tier, uint32_t pool, hicache_pool_info_t *info
   out.id_owner = info.owner;
   out.kernel_page_scale = 1;
   out.kernel_page_offset = 0;
-  out.layer_stride_bytes = geometry.layer_stride_bytes;
-  out.token_stride_bytes = geometry.token_stride_bytes;
-  out.v_offset_bytes = geometry.v_offset_bytes;
-  out.v_token_stride_bytes = geometry.v_token_stride_bytes;
+  const PageOrder &order = of == Tier::kHost ? geometry.host_order : geometry.device_order;
+  const RowOrder &k = order.rows[0], &v = order.rows[1];
+  out.layer_stride_bytes = k.layer;
+  out.token_stride_bytes = k.token;
+  out.v_offset_bytes = v.offset;
+  out.v_token_stride_bytes = v.token;
+  out.page_stride_bytes = k.page;
+  out.head_stride_bytes = k.head;
+  out.v_page_stride_bytes = v.page;
+  out.v_layer_stride_bytes = v.layer;
+  out.v_head_stride_bytes = v.head;
+  out.padding_offset_bytes = order.padding_offset;
+  out.padding_stride_bytes = order.padding_stride;
+  out.padding_bytes = geometry.rows.padding_bytes();
+  out.host_layout = of == Tier::kHost && geometry.region_pages != 0 ? geometry.options.host_layout : HICACHE_HOST_ENVELOPE;
+  out.head_count = geometry.rows.head_count;
   return HICACHE_OK;
 }
 
@@ -365,13 +383,51 @@ Status Engine::host_view(std::span<const hicache_host_pages_t> pages, void **add
   uint64_t at = 0;
   for (const auto &line : pages) {
     std::byte *base = backend_->pool_base(Tier::kHost, line.pool);
-    const uint64_t page_bytes = arena->info(line.pool).page_bytes;
+    const uint64_t page_stride = options_.pools[line.pool].host_order.rows[0].page;
     for (uint32_t i = 0; i < line.page_count; i++, at++) {
       uint32_t place;
       std::memcpy(&place, places + at, sizeof place);
-      void *address = base == nullptr ? nullptr : base + page_offset_bytes(PhysicalPage{place}, page_bytes);
+      void *address = base == nullptr ? nullptr : base + place * page_stride;
       std::memcpy(addresses_out + at, &address, sizeof address);
     }
+  }
+  return HICACHE_OK;
+}
+
+Status Engine::host_copy(hicache_lease_t lease, const hicache_host_pages_t &pages, uint32_t layout, bool to_host, std::byte *bytes,
+                         ErrorDetail *error) {
+  std::vector<uint32_t> places(pages.page_count);
+  {
+    std::lock_guard lock(mutex);
+    Arena *arena;
+    if (Status status = arena_of(HICACHE_TIER_HOST, &arena, error); status != HICACHE_OK) return status;
+    if (pages.pool >= pool_count())
+      return fail(error, HICACHE_INVALID_ARGUMENT, pages.pool, "pool is %u, the engine has %u", pages.pool, pool_count());
+    if (layout > HICACHE_HOST_PAGE_HEAD)
+      return fail(error, HICACHE_INVALID_ARGUMENT, pages.pool, "layout is %u, not one of HICACHE_HOST_*", layout);
+    if (!arena->is_lease(lease))
+      return fail(error, HICACHE_STALE_ID, pages.pool, "lease 0x%" PRIx64 " is over or holds no host pages", lease);
+    if (backend_->pool_base(Tier::kHost, pages.pool) == nullptr)
+      return fail(error, HICACHE_UNSUPPORTED, pages.pool, "the null backend has no bytes");
+    for (uint32_t i = 0; i < pages.page_count; i++) {
+      places[i] = arena->place(pages.pool, pages.hpages[i]);
+      uint8_t state = 0;
+      if (places[i] == HICACHE_NO_PAGE || arena->map(pages.pool, places[i], 1, &state, error) != HICACHE_OK)
+        return fail(error, HICACHE_NOT_MAPPED, pages.pool, "pages.hpages[%u] is %u: no allocated host page", i, pages.hpages[i]);
+      if ((state & HICACHE_PAGE_PINNED) == 0)
+        return fail(error, HICACHE_INVALID_ARGUMENT, pages.pool, "pages.hpages[%u] is %u, which no view holds", i, pages.hpages[i]);
+    }
+  }
+  const PoolGeometry &of = options_.pools[pages.pool];
+  const PageOrder outside =
+      layout == HICACHE_HOST_ENVELOPE ? envelope_order(of.rows, of.options.envelope_layout) : region_order(of.rows, layout, 1);
+  const PageFragments fragments = cut_page(of.rows, of.host_order, outside, 0, of.rows.layer_count, true);
+  std::byte *base = backend_->pool_base(Tier::kHost, pages.pool);
+  for (uint32_t place : places) {
+    fragments.each(place, 0, [&](uint64_t host, uint64_t at, uint64_t count) {
+      to_host ? std::memcpy(base + host, bytes + at, count) : std::memcpy(bytes + at, base + host, count);
+    });
+    bytes += of.rows.page_bytes;
   }
   return HICACHE_OK;
 }

@@ -67,6 +67,9 @@ public:
   Status kernel_ids(uint64_t holder, uint32_t pool, uint32_t granularity, const uint32_t *vpages, uint32_t count, int32_t *ids_out,
                     uint32_t *sink_count_out, ErrorDetail *error);
   Status host_view(std::span<const hicache_host_pages_t> pages, void **addresses_out, hicache_lease_t *lease_out, ErrorDetail *error);
+  // Takes the lock to look pages up, and copies without it.
+  Status host_copy(hicache_lease_t lease, const hicache_host_pages_t &pages, uint32_t layout, bool to_host, std::byte *bytes,
+                   ErrorDetail *error);
   Status tags(uint32_t tier, uint32_t pool, const uint32_t *pages, uint32_t count, uint64_t *tags, bool write, ErrorDetail *error);
   Status resize(uint64_t device_bytes, ErrorDetail *error);
   void stats(hicache_stats_t *stats_out);

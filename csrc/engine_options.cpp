@@ -71,6 +71,25 @@ Status check_rows(const hicache_pool_options_t &of, uint32_t pool, uint64_t *pag
   return HICACHE_OK;
 }
 
+Status check_host_layout(const hicache_pool_options_t &of, uint32_t pool, ErrorDetail *error) {
+  if (of.host_layout > HICACHE_HOST_PAGE_HEAD) {
+    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].host_layout is %u, not one of HICACHE_HOST_*", pool, of.host_layout);
+  }
+  if (of.host_layout == HICACHE_HOST_ENVELOPE && of.host_page_count != 0) {
+    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].host_page_count must be 0 in the arena that envelopes share", pool);
+  }
+  const uint64_t heads = std::max(of.head_count, 1u);
+  if (heads > 1 && of.host_layout != HICACHE_HOST_PAGE_HEAD) {
+    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].head_count is %u: only PAGE_HEAD cuts rows into heads", pool,
+                of.head_count);
+  }
+  if (heads > of.k_row_bytes / kRowUnit || of.k_row_bytes % (heads * kRowUnit) != 0 || of.v_row_bytes % (heads * kRowUnit) != 0) {
+    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].head_count is %u: K and V rows must be multiples of 16 bytes a head",
+                pool, of.head_count);
+  }
+  return HICACHE_OK;
+}
+
 Status check_pool(const hicache_options_t &options, uint32_t pool, PoolGeometry *geometry, ErrorDetail *error) {
   hicache_pool_options_t &of = geometry->options;
   if (Status status = read_pool(options, pool, &of, error); status != HICACHE_OK) return status;
@@ -87,8 +106,8 @@ Status check_pool(const hicache_options_t &options, uint32_t pool, PoolGeometry 
   if (of.zeroing > HICACHE_ZERO_NEVER) {
     return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].zeroing is %u, not one of HICACHE_ZERO_*", pool, of.zeroing);
   }
-  if ((of.flags & ~HICACHE_POOL_STATIC) != 0 || of.reserved0 != 0) {
-    return fail(error, HICACHE_UNSUPPORTED, pool, "pools[%u]: flags or reserved0 set something that this library does not know", pool);
+  if ((of.flags & ~HICACHE_POOL_STATIC) != 0) {
+    return fail(error, HICACHE_UNSUPPORTED, pool, "pools[%u]: flags set something that this library does not know", pool);
   }
   if ((of.role == HICACHE_ROLE_SWA) != (of.window_tokens != 0)) {
     return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].window_tokens is %u: above 0 for an SWA pool, 0 for others", pool,
@@ -105,18 +124,49 @@ Status check_pool(const hicache_options_t &options, uint32_t pool, PoolGeometry 
   if (Status status = check_rows(of, pool, &of.page_bytes, error); status != HICACHE_OK) return status;
   of.layer_ids = nullptr; // The caller's; ours are in geometry->layer_ids.
   if (of.zeroing == HICACHE_ZERO_DEFAULT) of.zeroing = of.role == HICACHE_ROLE_STATE ? HICACHE_ZERO_NEVER : HICACHE_ZERO_ALWAYS;
-  const uint64_t row_bytes = of.k_row_bytes + of.v_row_bytes;
-  if (of.envelope_layout == HICACHE_LAYOUT_LAYER_MAJOR) {
-    geometry->layer_stride_bytes = row_bytes * of.page_tokens;
-    geometry->token_stride_bytes = of.k_row_bytes;
-    geometry->v_offset_bytes = of.k_row_bytes * of.page_tokens;
-    geometry->v_token_stride_bytes = of.v_row_bytes;
-  } else {
-    geometry->layer_stride_bytes = row_bytes;
-    geometry->token_stride_bytes = row_bytes * of.layer_count;
-    geometry->v_offset_bytes = of.k_row_bytes;
-    geometry->v_token_stride_bytes = row_bytes * of.layer_count;
+  if (Status status = check_host_layout(of, pool, error); status != HICACHE_OK) return status;
+  geometry->rows = {{of.k_row_bytes, of.v_row_bytes}, of.layer_count, of.page_tokens, std::max(of.head_count, 1u), of.page_bytes};
+  geometry->device_order = geometry->host_order = envelope_order(geometry->rows, of.envelope_layout);
+  return HICACHE_OK;
+}
+
+// Shares host_bytes out: counts that were given, then as many pages for each pool that gave none, the shared arena's included.
+Status share_host(EngineOptions *checked, ErrorDetail *error) {
+  const hicache_options_t &options = checked->options;
+  checked->host_arena_bytes = options.host_bytes;
+  checked->host_arena_bytes_max = options.host_bytes_max;
+  if (options.host_bytes == 0) return HICACHE_OK;
+  const auto separate = [](const PoolGeometry &pool) { return pool.options.host_layout != HICACHE_HOST_ENVELOPE; };
+  if (std::none_of(checked->pools.begin(), checked->pools.end(), separate)) return HICACHE_OK;
+  uint64_t left = options.host_bytes, page_of_each = 0;
+  bool shares_arena = false;
+  for (uint32_t pool = 0; pool < checked->pools.size(); pool++) {
+    const PoolGeometry &of = checked->pools[pool];
+    shares_arena |= !separate(of);
+    const uint64_t page_bytes = of.options.page_bytes, pages = of.options.host_page_count;
+    if (pages == 0) {
+      if (__builtin_add_overflow(page_of_each, page_bytes, &page_of_each)) page_of_each = UINT64_MAX;
+    } else if (pages > left / page_bytes) {
+      return fail(error, HICACHE_INFEASIBLE, pool, "pools[%u].host_page_count is %" PRIu64 ": host_bytes has room for %" PRIu64, pool,
+                  pages, left / page_bytes);
+    } else {
+      left -= pages * page_bytes;
+    }
   }
+  const uint64_t share = page_of_each == 0 ? 0 : std::min<uint64_t>(left / page_of_each, UINT32_MAX);
+  for (uint32_t pool = 0; pool < checked->pools.size(); pool++) {
+    PoolGeometry &of = checked->pools[pool];
+    if (!separate(of)) continue;
+    of.region_pages = of.options.host_page_count != 0 ? of.options.host_page_count : share;
+    if (of.region_pages == 0) {
+      return fail(error, HICACHE_INFEASIBLE, pool, "pools[%u]: host_bytes leaves no page of %" PRIu64 " bytes for its host region", pool,
+                  of.options.page_bytes);
+    }
+    of.host_order = region_order(of.rows, of.options.host_layout, of.region_pages);
+    if (of.options.host_page_count == 0) left -= of.region_pages * of.options.page_bytes;
+  }
+  checked->host_arena_bytes = shares_arena ? left : 0;
+  checked->host_arena_bytes_max = shares_arena ? left + (options.host_bytes_max - options.host_bytes) : 0;
   return HICACHE_OK;
 }
 
@@ -233,7 +283,8 @@ Status check_options(const hicache_options_t &options, EngineOptions *checked_ou
     if (Status status = check_pool(options, pool, &checked_out->pools[pool], error); status != HICACHE_OK) return status;
   }
   resolved.pools = nullptr;
-  return check_group_layers(checked_out->pools, error);
+  if (Status status = check_group_layers(checked_out->pools, error); status != HICACHE_OK) return status;
+  return share_host(checked_out, error);
 }
 
 } // namespace hicache

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "hicache.h"
+#include "host_layout.hpp"
 #include "status.hpp"
 
 namespace hicache {
@@ -12,15 +13,17 @@ namespace hicache {
 struct PoolGeometry {
   hicache_pool_options_t options; // As given, with page_bytes and zeroing resolved; its layer_ids is NULL.
   std::vector<uint32_t> layer_ids;
-  uint64_t layer_stride_bytes;
-  uint64_t token_stride_bytes;
-  uint64_t v_offset_bytes;
-  uint64_t v_token_stride_bytes;
+  PageRows rows;
+  PageOrder device_order;
+  PageOrder host_order;      // That of a region of its own, or the device's.
+  uint64_t region_pages = 0; // Of a host region of its own; 0: none.
 };
 
 struct EngineOptions {
   hicache_options_t options; // With defaults resolved; `pools` is not to be used.
   std::vector<PoolGeometry> pools;
+  uint64_t host_arena_bytes = 0; // What the regions leave of host_bytes for the pools that share an arena.
+  uint64_t host_arena_bytes_max = 0;
   uint32_t serial = 0; // Mixed into ids.
 };
 

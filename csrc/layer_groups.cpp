@@ -12,6 +12,9 @@ constexpr uint32_t kGroupSizeMax = 4;
 // Fragments of this size are large: copies of 64 KiB run at full speed on every backend.
 constexpr uint64_t kLargeFragmentBytes = 64 << 10;
 
+// A layer's bytes of a page whose layers can be copied one by one; 0: they cannot.
+uint64_t slice_layer_bytes(const PoolLayout &of) { return of.separate() ? of.rows.layer_bytes() : of.layer_bytes; }
+
 } // namespace
 
 LayerOrder::LayerOrder(std::vector<PoolLayout> pools, bool drop_last_layer) : pools_(std::move(pools)), drop_last_layer_(drop_last_layer) {
@@ -49,14 +52,19 @@ LayerGroup LayerOrder::group_at(uint32_t from, uint32_t layers_wanted, uint32_t 
     const auto high = static_cast<uint64_t>(std::lower_bound(ids.begin(), ids.end(), layer_end) - ids.begin());
     if (low == high) continue;
     SliceRange &slice = group.slices[pool];
-    if (layout.layer_bytes == 0) {
+    if (layout.layer_bytes == 0 && !layout.separate()) {
       // Interleaved layers: the envelope goes whole, with the group that holds its first layer.
-      if (low == 0) slice = {0, layout.page_bytes};
+      if (low == 0) slice = {0, layout.page_bytes, 0, static_cast<uint32_t>(ids.size())};
       continue;
     }
+    const uint64_t layer_bytes = slice_layer_bytes(layout);
     // What pads an envelope travels with its last layer, so that both tiers hold the same bytes.
-    slice = {low * layout.layer_bytes, high == ids.size() ? layout.page_bytes : high * layout.layer_bytes};
-    if (drop_last_layer_ && high == ids.size()) slice.end = (ids.size() - 1) * layout.layer_bytes;
+    slice = {low * layer_bytes, high == ids.size() ? layout.page_bytes : high * layer_bytes, static_cast<uint32_t>(low),
+             static_cast<uint32_t>(high)};
+    if (drop_last_layer_ && high == ids.size()) {
+      slice.end = (ids.size() - 1) * layer_bytes;
+      slice.last_layer = static_cast<uint32_t>(ids.size() - 1);
+    }
     if (slice.end < slice.begin) slice.end = slice.begin;
   }
   return group;
@@ -65,7 +73,8 @@ LayerGroup LayerOrder::group_at(uint32_t from, uint32_t layers_wanted, uint32_t 
 uint32_t LayerOrder::group_size_max(uint32_t pool_mask) const {
   uint64_t layer_bytes = kLargeFragmentBytes;
   for (uint32_t pool = 0; pool < pools_.size(); pool++) {
-    if ((pool_mask & (1u << pool)) != 0 && pools_[pool].layer_bytes != 0) layer_bytes = std::min(layer_bytes, pools_[pool].layer_bytes);
+    const uint64_t of_pool = slice_layer_bytes(pools_[pool]);
+    if ((pool_mask & (1u << pool)) != 0 && of_pool != 0) layer_bytes = std::min(layer_bytes, of_pool);
   }
   return std::max(kGroupSizeMax, static_cast<uint32_t>(kLargeFragmentBytes / layer_bytes));
 }

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "host_layout.hpp"
+
 namespace hicache {
 
 constexpr uint32_t kPoolCountMax = 16;
@@ -28,13 +30,30 @@ struct PoolLayout {
   uint32_t page_tokens = 0;
   uint64_t static_device_bytes = 0; // Memory of its own on the device; 0: in the arena.
   std::vector<uint32_t> layer_ids;  // Global, strictly ascending.
+  // Of a pool with a host region of its own: its pages, and how they lie there and on the device. 0 pages: the host keeps whole envelopes
+  // in the shared arena, and the rest is not set.
+  uint64_t region_pages = 0;
+  PageRows rows;
+  PageOrder device_order;
+  PageOrder region_order;
+
+  bool separate() const { return region_pages != 0; }
+  uint64_t region_bytes() const { return region_pages * page_bytes; }
 };
 
-// Bytes [begin, end) of each page of one pool.
+// Bytes [begin, end) of each page of one pool: of its envelope or, where the tiers differ, of one that is layer-major. They are the layers
+// [first_layer, last_layer), by index, and with the last of them what pads the page.
 struct SliceRange {
   uint64_t begin = 0;
   uint64_t end = 0;
+  uint32_t first_layer = 0;
+  uint32_t last_layer = 0;
 };
+
+// The fragments of a slice of a pool with a host region of its own, from the device's order to the region's.
+inline PageFragments cut_slice(const PoolLayout &of, const SliceRange &slice) {
+  return cut_page(of.rows, of.device_order, of.region_order, slice.first_layer, slice.last_layer, slice.end == of.page_bytes);
+}
 
 // One layer group of a transfer: the range each pool's pages contribute (empty: none).
 struct LayerGroup {

@@ -47,7 +47,9 @@ Status TransferTable::open(const TransferParties &parties, ErrorDetail *error) {
     const uint64_t page_bytes = parties_.device->info(pool).page_bytes;
     const uint64_t own_pages = parties_.device->info(pool).page_count; // Of a static pool.
     device_incoming_.words.emplace_back(words_for(std::max(own_pages, parties_.device_bytes_max / page_bytes) + 1));
-    if (parties_.host != nullptr) host_incoming_.words.emplace_back(words_for(parties_.host_bytes_max / page_bytes + 1));
+    if (parties_.host == nullptr) continue;
+    const uint64_t region_pages = parties_.host->info(pool).page_count; // Of a region of its own.
+    host_incoming_.words.emplace_back(words_for(std::max(region_pages, parties_.host_bytes_max / page_bytes) + 1));
   }
   return HICACHE_OK;
 }

@@ -82,6 +82,8 @@ package ffi
 #cgo nocallback go_hicache_host_free
 #cgo noescape go_hicache_host_view
 #cgo nocallback go_hicache_host_view
+#cgo noescape go_hicache_host_copy
+#cgo nocallback go_hicache_host_copy
 #cgo noescape go_hicache_host_inspect
 #cgo nocallback go_hicache_host_inspect
 #cgo noescape go_hicache_tags
@@ -257,6 +259,10 @@ static int32_t go_hicache_host_free(uintptr_t f, uintptr_t a0, uintptr_t a1, uin
 
 static int32_t go_hicache_host_view(uintptr_t f, uintptr_t a0, uintptr_t a1, uintptr_t a2, uintptr_t a3, uintptr_t a4) {
   return ((int32_t (*)(void *, void *, void *, void *, void *))f)((void *)a0, (void *)a1, (void *)a2, (void *)a3, (void *)a4);
+}
+
+static int32_t go_hicache_host_copy(uintptr_t f, uintptr_t a0, uint64_t a1, uintptr_t a2, uint32_t a3, uint32_t a4, uintptr_t a5, uintptr_t a6) {
+  return ((int32_t (*)(void *, uint64_t, void *, uint32_t, uint32_t, void *, void *))f)((void *)a0, a1, (void *)a2, a3, a4, (void *)a5, (void *)a6);
 }
 
 static int32_t go_hicache_host_inspect(uintptr_t f, uintptr_t a0, uint32_t a1, uintptr_t a2, uint32_t a3, uintptr_t a4, uintptr_t a5) {
@@ -550,6 +556,13 @@ func (t *table) callHostView(f *frame, engine uintptr, pages unsafe.Pointer, add
 	f.hold[2] = leaseOut
 	f.hold[3] = errorOut
 	return Status(C.go_hicache_host_view(C.uintptr_t(t.fnHostView), C.uintptr_t(engine), C.uintptr_t(uintptr(pages)), C.uintptr_t(uintptr(addressesOut)), C.uintptr_t(uintptr(leaseOut)), C.uintptr_t(uintptr(errorOut))))
+}
+
+func (t *table) callHostCopy(f *frame, engine uintptr, lease uint64, pages unsafe.Pointer, layout uint32, toHost uint32, bytes unsafe.Pointer, errorOut unsafe.Pointer) Status {
+	f.hold[0] = pages
+	f.hold[1] = bytes
+	f.hold[2] = errorOut
+	return Status(C.go_hicache_host_copy(C.uintptr_t(t.fnHostCopy), C.uintptr_t(engine), C.uint64_t(lease), C.uintptr_t(uintptr(pages)), C.uint32_t(layout), C.uint32_t(toHost), C.uintptr_t(uintptr(bytes)), C.uintptr_t(uintptr(errorOut))))
 }
 
 func (t *table) callHostInspect(f *frame, engine uintptr, pool uint32, hpages unsafe.Pointer, pageCount uint32, ppagesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {

@@ -17,6 +17,9 @@ type Direction uint32
 // EnvelopeLayout orders the bytes inside a page envelope.
 type EnvelopeLayout uint32
 
+// HostLayout orders the bytes of a pool's pages in the host tier.
+type HostLayout uint32
+
 // Zeroing says what hand-out zeroes.
 type Zeroing uint32
 
@@ -141,6 +144,21 @@ const (
 	EnvelopeLayoutLayerMajor EnvelopeLayout = 0
 	// Envelope is [token][layer][K|V][row].
 	EnvelopeLayoutTokenMajor EnvelopeLayout = 1
+)
+
+const (
+	// How a pool's pages lie in the host tier. ENVELOPE: as on the device, in the arena that such pools share. The others are for a separate
+	// region of the pool's own, whose K rows come first, then its V rows, then what pads the envelopes; `tokens` counts through all pages, and
+	// `heads` cut a row into equal parts. Copies between the tiers convert; what an engine answers does not depend on the layout.
+	HostLayoutEnvelope HostLayout = 0
+	// [K|V][layer][tokens][row]
+	HostLayoutLayerFirst HostLayout = 1
+	// [K|V][tokens][layer][row]
+	HostLayoutPageFirst HostLayout = 2
+	// [K|V][page][layer][token][row]
+	HostLayoutPageFirstDirect HostLayout = 3
+	// [K|V][page][head][token][layer][row / heads]
+	HostLayoutPageHead HostLayout = 4
 )
 
 const (
@@ -329,7 +347,13 @@ type abiPoolOptions struct {
 	pageBytes uint64
 	// 0: as many as can ever be in use. SWA: must be 0, the FULL pool decides.
 	virtualPageCount uint32
-	reserved0        uint32
+	// HICACHE_HOST_*.
+	hostLayout HostLayout
+	// Pages of a separate region. 0: pools that say nothing share what the others leave of host_bytes, so that each
+	// has as many pages; the shared arena gets the share of its pools. ENVELOPE: must be 0.
+	hostPageCount uint32
+	// Heads of a row, for PAGE_HEAD; K and V rows are multiples of 16 bytes times it. 0 elsewhere, or 1.
+	headCount uint32
 }
 
 // FaultOptions is hicache_fault_options_t.
@@ -408,7 +432,8 @@ type abiOptions struct {
 
 // PoolInfo is hicache_pool_info_t.
 //
-// Where a pool is in a tier's arena. Physical page p is bytes [p * page_bytes, (p + 1) * page_bytes) from arena_base, always.
+// Where a pool is in a tier's arena. Physical page p is bytes [p * page_bytes, (p + 1) * page_bytes) from arena_base, but in a separate host
+// region, where its bytes lie as its layout says.
 type PoolInfo struct {
 	structSize uint32
 	// Resolved.
@@ -435,6 +460,21 @@ type PoolInfo struct {
 	TokenStrideBytes  uint64
 	VOffsetBytes      uint64
 	VTokenStrideBytes uint64
+	// The same for every layout of either tier: byte b of head h of the K row is at arena_base + p * page_stride + l * layer_stride +
+	// t * token_stride + h * head_stride + b, of the V row at arena_base + v_offset + p * v_page_stride + l * v_layer_stride + t *
+	// v_token_stride + h * v_head_stride + b. What pads page p is at arena_base + padding_offset + p * padding_stride.
+	PageStrideBytes    uint64
+	HeadStrideBytes    uint64
+	VPageStrideBytes   uint64
+	VLayerStrideBytes  uint64
+	VHeadStrideBytes   uint64
+	PaddingOffsetBytes uint64
+	PaddingStrideBytes uint64
+	// Of a page.
+	PaddingBytes uint64
+	// Of the tier asked for: HICACHE_HOST_ENVELOPE on the device.
+	HostLayout HostLayout
+	HeadCount  uint32
 }
 
 type abiTake struct {
@@ -724,7 +764,7 @@ var layout = []layoutEntry{
 	{"hicache_error.pending_bytes", 32, unsafe.Offsetof(abiError{}.pendingBytes)},
 	{"hicache_error.ticket", 40, unsafe.Offsetof(abiError{}.ticket)},
 	{"hicache_error.message", 48, unsafe.Offsetof(abiError{}.message)},
-	{"hicache_pool_options", 72, unsafe.Sizeof(abiPoolOptions{})},
+	{"hicache_pool_options", 80, unsafe.Sizeof(abiPoolOptions{})},
 	{"hicache_pool_options.role", 0, unsafe.Offsetof(abiPoolOptions{}.role)},
 	{"hicache_pool_options.direction", 4, unsafe.Offsetof(abiPoolOptions{}.direction)},
 	{"hicache_pool_options.page_tokens", 8, unsafe.Offsetof(abiPoolOptions{}.pageTokens)},
@@ -738,7 +778,9 @@ var layout = []layoutEntry{
 	{"hicache_pool_options.v_row_bytes", 48, unsafe.Offsetof(abiPoolOptions{}.vRowBytes)},
 	{"hicache_pool_options.page_bytes", 56, unsafe.Offsetof(abiPoolOptions{}.pageBytes)},
 	{"hicache_pool_options.virtual_page_count", 64, unsafe.Offsetof(abiPoolOptions{}.virtualPageCount)},
-	{"hicache_pool_options.reserved0", 68, unsafe.Offsetof(abiPoolOptions{}.reserved0)},
+	{"hicache_pool_options.host_layout", 68, unsafe.Offsetof(abiPoolOptions{}.hostLayout)},
+	{"hicache_pool_options.host_page_count", 72, unsafe.Offsetof(abiPoolOptions{}.hostPageCount)},
+	{"hicache_pool_options.head_count", 76, unsafe.Offsetof(abiPoolOptions{}.headCount)},
 	{"hicache_fault_options", 40, unsafe.Sizeof(FaultOptions{})},
 	{"hicache_fault_options.enabled", 0, unsafe.Offsetof(FaultOptions{}.Enabled)},
 	{"hicache_fault_options.reserved0", 4, unsafe.Offsetof(FaultOptions{}.reserved0)},
@@ -774,7 +816,7 @@ var layout = []layoutEntry{
 	{"hicache_options.transfer_pages_max", 152, unsafe.Offsetof(abiOptions{}.transferPagesMax)},
 	{"hicache_options.reserved0", 156, unsafe.Offsetof(abiOptions{}.reserved0)},
 	{"hicache_options.host_numa_nodes", 160, unsafe.Offsetof(abiOptions{}.hostNumaNodes)},
-	{"hicache_pool_info", 104, unsafe.Sizeof(PoolInfo{})},
+	{"hicache_pool_info", 176, unsafe.Sizeof(PoolInfo{})},
 	{"hicache_pool_info.struct_size", 0, unsafe.Offsetof(PoolInfo{}.structSize)},
 	{"hicache_pool_info.direction", 4, unsafe.Offsetof(PoolInfo{}.Direction)},
 	{"hicache_pool_info.arena_base", 8, unsafe.Offsetof(PoolInfo{}.ArenaBase)},
@@ -791,6 +833,16 @@ var layout = []layoutEntry{
 	{"hicache_pool_info.token_stride_bytes", 80, unsafe.Offsetof(PoolInfo{}.TokenStrideBytes)},
 	{"hicache_pool_info.v_offset_bytes", 88, unsafe.Offsetof(PoolInfo{}.VOffsetBytes)},
 	{"hicache_pool_info.v_token_stride_bytes", 96, unsafe.Offsetof(PoolInfo{}.VTokenStrideBytes)},
+	{"hicache_pool_info.page_stride_bytes", 104, unsafe.Offsetof(PoolInfo{}.PageStrideBytes)},
+	{"hicache_pool_info.head_stride_bytes", 112, unsafe.Offsetof(PoolInfo{}.HeadStrideBytes)},
+	{"hicache_pool_info.v_page_stride_bytes", 120, unsafe.Offsetof(PoolInfo{}.VPageStrideBytes)},
+	{"hicache_pool_info.v_layer_stride_bytes", 128, unsafe.Offsetof(PoolInfo{}.VLayerStrideBytes)},
+	{"hicache_pool_info.v_head_stride_bytes", 136, unsafe.Offsetof(PoolInfo{}.VHeadStrideBytes)},
+	{"hicache_pool_info.padding_offset_bytes", 144, unsafe.Offsetof(PoolInfo{}.PaddingOffsetBytes)},
+	{"hicache_pool_info.padding_stride_bytes", 152, unsafe.Offsetof(PoolInfo{}.PaddingStrideBytes)},
+	{"hicache_pool_info.padding_bytes", 160, unsafe.Offsetof(PoolInfo{}.PaddingBytes)},
+	{"hicache_pool_info.host_layout", 168, unsafe.Offsetof(PoolInfo{}.HostLayout)},
+	{"hicache_pool_info.head_count", 172, unsafe.Offsetof(PoolInfo{}.HeadCount)},
 	{"hicache_take", 16, unsafe.Sizeof(abiTake{})},
 	{"hicache_take.pool", 0, unsafe.Offsetof(abiTake{}.pool)},
 	{"hicache_take.page_count", 4, unsafe.Offsetof(abiTake{}.pageCount)},
@@ -984,6 +1036,7 @@ type table struct {
 	fnHostAlloc        uintptr
 	fnHostFree         uintptr
 	fnHostView         uintptr
+	fnHostCopy         uintptr
 	fnHostInspect      uintptr
 	fnTags             uintptr
 	fnStampPages       uintptr
@@ -1040,6 +1093,7 @@ func (t *table) symbols() []symbol {
 		{"hicache_host_alloc", &t.fnHostAlloc},
 		{"hicache_host_free", &t.fnHostFree},
 		{"hicache_host_view", &t.fnHostView},
+		{"hicache_host_copy", &t.fnHostCopy},
 		{"hicache_host_inspect", &t.fnHostInspect},
 		{"hicache_tags", &t.fnTags},
 		{"hicache_stamp_pages", &t.fnStampPages},

@@ -390,6 +390,20 @@ func (t *table) callHostView(f *frame, engine uintptr, pages unsafe.Pointer, add
 	return Status(t.invoke(f, t.fnHostView))
 }
 
+func (t *table) callHostCopy(f *frame, engine uintptr, lease uint64, pages unsafe.Pointer, layout uint32, toHost uint32, bytes unsafe.Pointer, errorOut unsafe.Pointer) Status {
+	f.hold[0] = pages
+	f.hold[1] = bytes
+	f.hold[2] = errorOut
+	f.args[0] = engine
+	f.args[1] = uintptr(lease)
+	f.args[2] = uintptr(pages)
+	f.args[3] = uintptr(layout)
+	f.args[4] = uintptr(toHost)
+	f.args[5] = uintptr(bytes)
+	f.args[6] = uintptr(errorOut)
+	return Status(syscallN(t.fnHostCopy, f.args[:7]))
+}
+
 func (t *table) callHostInspect(f *frame, engine uintptr, pool uint32, hpages unsafe.Pointer, pageCount uint32, ppagesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
 	f.hold[0] = hpages
 	f.hold[1] = ppagesOut

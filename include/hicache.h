@@ -119,6 +119,15 @@ typedef uint32_t hicache_hpage_t;    // Stable name of a page of the host tier.
 #define HICACHE_LAYOUT_LAYER_MAJOR 0u // Envelope is [layer][K|V][token][row]: a layer's slice is contiguous.
 #define HICACHE_LAYOUT_TOKEN_MAJOR 1u // Envelope is [token][layer][K|V][row].
 
+// How a pool's pages lie in the host tier. ENVELOPE: as on the device, in the arena that such pools share. The others are for a separate
+// region of the pool's own, whose K rows come first, then its V rows, then what pads the envelopes; `tokens` counts through all pages, and
+// `heads` cut a row into equal parts. Copies between the tiers convert; what an engine answers does not depend on the layout.
+#define HICACHE_HOST_ENVELOPE 0u
+#define HICACHE_HOST_LAYER_FIRST 1u       // [K|V][layer][tokens][row]
+#define HICACHE_HOST_PAGE_FIRST 2u        // [K|V][tokens][layer][row]
+#define HICACHE_HOST_PAGE_FIRST_DIRECT 3u // [K|V][page][layer][token][row]
+#define HICACHE_HOST_PAGE_HEAD 4u         // [K|V][page][head][token][layer][row / heads]
+
 // What hand-out zeroes: kernels read whole pages, and a NaN of weight 0 still poisons.
 #define HICACHE_ZERO_DEFAULT 0u // ALWAYS for FULL and SWA, NEVER for STATE.
 #define HICACHE_ZERO_ALWAYS 1u
@@ -144,7 +153,10 @@ typedef struct hicache_pool_options {
   uint64_t v_row_bytes;        // One layer's V row (or convolution state). A multiple of 16; 0 for a latent row.
   uint64_t page_bytes;         // 0: layer_count * (k_row_bytes + v_row_bytes) * page_tokens; else at least that, a multiple of 16.
   uint32_t virtual_page_count; // 0: as many as can ever be in use. SWA: must be 0, the FULL pool decides.
-  uint32_t reserved0;
+  uint32_t host_layout;        // HICACHE_HOST_*.
+  uint32_t host_page_count;    // Pages of a separate region. 0: pools that say nothing share what the others leave of host_bytes, so that each
+                               // has as many pages; the shared arena gets the share of its pools. ENVELOPE: must be 0.
+  uint32_t head_count;         // Heads of a row, for PAGE_HEAD; K and V rows are multiples of 16 bytes times it. 0 elsewhere, or 1.
 } hicache_pool_options_t;
 
 #define HICACHE_BACKEND_CPU 1u  // Byte-exact reference: "device" memory is host memory, copies run on worker threads.
@@ -222,7 +234,8 @@ HICACHE_API hicache_status_t hicache_close(hicache_engine_t *engine, hicache_err
 #define HICACHE_TIER_DEVICE 1u
 #define HICACHE_TIER_HOST 2u
 
-// Where a pool is in a tier's arena. Physical page p is bytes [p * page_bytes, (p + 1) * page_bytes) from arena_base, always.
+// Where a pool is in a tier's arena. Physical page p is bytes [p * page_bytes, (p + 1) * page_bytes) from arena_base, but in a separate host
+// region, where its bytes lie as its layout says.
 typedef struct hicache_pool_info {
   uint32_t struct_size;
   uint32_t direction;             // Resolved.
@@ -242,6 +255,19 @@ typedef struct hicache_pool_info {
   uint64_t token_stride_bytes;
   uint64_t v_offset_bytes;
   uint64_t v_token_stride_bytes;
+  // The same for every layout of either tier: byte b of head h of the K row is at arena_base + p * page_stride + l * layer_stride +
+  // t * token_stride + h * head_stride + b, of the V row at arena_base + v_offset + p * v_page_stride + l * v_layer_stride + t *
+  // v_token_stride + h * v_head_stride + b. What pads page p is at arena_base + padding_offset + p * padding_stride.
+  uint64_t page_stride_bytes;
+  uint64_t head_stride_bytes;
+  uint64_t v_page_stride_bytes;
+  uint64_t v_layer_stride_bytes;
+  uint64_t v_head_stride_bytes;
+  uint64_t padding_offset_bytes;
+  uint64_t padding_stride_bytes;
+  uint64_t padding_bytes;         // Of a page.
+  uint32_t host_layout;           // Of the tier asked for: HICACHE_HOST_ENVELOPE on the device.
+  uint32_t head_count;
 } hicache_pool_info_t;
 HICACHE_API hicache_status_t hicache_pool_info(hicache_engine_t *engine, uint32_t tier, uint32_t pool, hicache_pool_info_t *info_out,
                                                hicache_error_t *error);
@@ -548,9 +574,16 @@ HICACHE_API hicache_status_t hicache_host_free(hicache_engine_t *engine, const h
                                                hicache_error_t *error);
 
 // Leases host pages and writes their addresses (page_bytes each), for storage I/O and inspection. Release with hicache_lease_release.
-// On the null backend the addresses are NULL: use hicache_tags.
+// In a separate region the address is that of the page's first K row; hicache_pool_info has the strides, hicache_host_copy puts the bytes of
+// a page together. On the null backend the addresses are NULL: use hicache_tags.
 HICACHE_API hicache_status_t hicache_host_view(hicache_engine_t *engine, const hicache_host_pages_t *pages, void **addresses_out,
                                                hicache_lease_t *lease_out, hicache_error_t *error);
+
+// Copies whole host pages, held by the view `lease`, into memory of the caller (to_host = 0) or out of it (1): page_bytes a page, one after
+// the other, each as `layout` has it in a region of one page (ENVELOPE: the device's order). Blocks for the copy, without the engine's lock;
+// two calls must not write one page at once. Errors: STALE_ID (no lease of host pages), NOT_MAPPED, INVALID_ARGUMENT, UNSUPPORTED (null backend).
+HICACHE_API hicache_status_t hicache_host_copy(hicache_engine_t *engine, hicache_lease_t lease, const hicache_host_pages_t *pages,
+                                               uint32_t layout, uint32_t to_host, void *bytes, hicache_error_t *error);
 
 // Places of host pages now, HICACHE_NO_PAGE where not allocated.
 HICACHE_API hicache_status_t hicache_host_inspect(hicache_engine_t *engine, uint32_t pool, const hicache_hpage_t *hpages,

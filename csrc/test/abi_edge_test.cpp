@@ -125,8 +125,8 @@ TEST_F(Edge, PoolsAreCheckedFieldByField) {
   expect_refused(HICACHE_INVALID_ARGUMENT, "virtual_page_count");
   pools_[0].flags = 64;
   expect_refused(HICACHE_UNSUPPORTED, "flags");
-  pools_[0].reserved0 = 1;
-  expect_refused(HICACHE_UNSUPPORTED, "reserved0");
+  pools_[0].host_layout = 5;
+  expect_refused(HICACHE_INVALID_ARGUMENT, "host_layout");
   pools_[0].zeroing = 11;
   expect_refused(HICACHE_INVALID_ARGUMENT, "zeroing");
   options_.device_bytes = 16;

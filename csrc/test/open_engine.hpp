@@ -36,6 +36,9 @@ struct EngineShape {
   uint32_t sabotage = 0;
   uint32_t pool_flags = 0;
   uint32_t full_virtual_pages = 0;
+  uint32_t host_layout = HICACHE_HOST_ENVELOPE;
+  uint32_t head_count = 0;
+  uint64_t padding_bytes = 0; // Of the FULL pool's envelopes.
   hicache_fault_options_t fault{};
 };
 
@@ -68,11 +71,14 @@ public:
     full.v_row_bytes = shape.row_bytes;
     full.envelope_layout = shape.layout;
     full.flags = shape.pool_flags;
+    full.host_layout = shape.host_layout;
+    full.head_count = shape.head_count;
     full.virtual_page_count = shape.full_virtual_pages;
     hicache_pool_options_t swa = full;
     swa.role = HICACHE_ROLE_SWA;
     swa.window_tokens = 8;
     swa.layer_count = 5;
+    if (shape.padding_bytes != 0) full.page_bytes = 3 * 2 * shape.row_bytes * shape.page_tokens + shape.padding_bytes;
     swa.layer_ids = swa_layers;
     swa.virtual_page_count = 0;
     hicache_pool_options_t state{};
@@ -83,6 +89,8 @@ public:
     state.k_row_bytes = 512;
     state.v_row_bytes = 64;
     state.envelope_layout = shape.layout;
+    state.host_layout = shape.host_layout;
+    state.head_count = shape.head_count;
     std::vector<hicache_pool_options_t> all{full, swa};
     if (shape.with_state) all.push_back(state);
     return all;
@@ -165,10 +173,24 @@ public:
     EXPECT_EQ(try_alloc(count, swa_count, &pages), HICACHE_OK) << message();
     return pages;
   }
+  Pages alloc_state(uint32_t count) {
+    Pages pages(count, HICACHE_NO_PAGE);
+    hicache_take_t take{kState, count, pages.data()};
+    EXPECT_EQ(hicache_alloc(engine_, &take, 1, &error_), HICACHE_OK) << message();
+    return pages;
+  }
+  hicache_reservation_t reserve_state(uint32_t count, Pages *pages) {
+    pages->assign(count, HICACHE_NO_PAGE);
+    hicache_take_t take{kState, count, pages->data()};
+    hicache_reservation_t reservation = 0;
+    EXPECT_EQ(hicache_reserve(engine_, &take, 1, &reservation, &error_), HICACHE_OK) << message();
+    return reservation;
+  }
   hicache_status_t try_free(uint32_t pool, const Pages &pages) {
     hicache_pages_t line{pool, static_cast<uint32_t>(pages.size()), pages.data()};
     return hicache_free(engine_, &line, 1, &error_);
   }
+  void free(const Pages &pages, uint32_t pool) { EXPECT_EQ(try_free(pool, pages), HICACHE_OK) << message(); }
   void free(const Pages &pages) { EXPECT_EQ(try_free(kFull, pages), HICACHE_OK) << message(); }
 
   Pages host_alloc(uint32_t pool, uint32_t count) {

@@ -54,6 +54,18 @@ HICACHE_DIRECTION_DOWN = 3
 HICACHE_LAYOUT_LAYER_MAJOR = 0
 # Envelope is [token][layer][K|V][row].
 HICACHE_LAYOUT_TOKEN_MAJOR = 1
+# How a pool's pages lie in the host tier. ENVELOPE: as on the device, in the arena that such pools share. The others are for a separate
+# region of the pool's own, whose K rows come first, then its V rows, then what pads the envelopes; `tokens` counts through all pages, and
+# `heads` cut a row into equal parts. Copies between the tiers convert; what an engine answers does not depend on the layout.
+HICACHE_HOST_ENVELOPE = 0
+# [K|V][layer][tokens][row]
+HICACHE_HOST_LAYER_FIRST = 1
+# [K|V][tokens][layer][row]
+HICACHE_HOST_PAGE_FIRST = 2
+# [K|V][page][layer][token][row]
+HICACHE_HOST_PAGE_FIRST_DIRECT = 3
+# [K|V][page][head][token][layer][row / heads]
+HICACHE_HOST_PAGE_HEAD = 4
 # What hand-out zeroes: kernels read whole pages, and a NaN of weight 0 still poisons.
 # ALWAYS for FULL and SWA, NEVER for STATE.
 HICACHE_ZERO_DEFAULT = 0
@@ -204,7 +216,13 @@ class hicache_pool_options_t(Structure):
         ("page_bytes", c_uint64),
         # 0: as many as can ever be in use. SWA: must be 0, the FULL pool decides.
         ("virtual_page_count", c_uint32),
-        ("reserved0", c_uint32),
+        # HICACHE_HOST_*.
+        ("host_layout", c_uint32),
+        # Pages of a separate region. 0: pools that say nothing share what the others leave of host_bytes, so that each
+        # has as many pages; the shared arena gets the share of its pools. ENVELOPE: must be 0.
+        ("host_page_count", c_uint32),
+        # Heads of a row, for PAGE_HEAD; K and V rows are multiples of 16 bytes times it. 0 elsewhere, or 1.
+        ("head_count", c_uint32),
     ]
 
 
@@ -287,7 +305,8 @@ class hicache_options_t(Structure):
         super().__init__(struct_size=sizeof(type(self)), **fields)
 
 
-# Where a pool is in a tier's arena. Physical page p is bytes [p * page_bytes, (p + 1) * page_bytes) from arena_base, always.
+# Where a pool is in a tier's arena. Physical page p is bytes [p * page_bytes, (p + 1) * page_bytes) from arena_base, but in a separate host
+# region, where its bytes lie as its layout says.
 class hicache_pool_info_t(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -315,6 +334,21 @@ class hicache_pool_info_t(Structure):
         ("token_stride_bytes", c_uint64),
         ("v_offset_bytes", c_uint64),
         ("v_token_stride_bytes", c_uint64),
+        # The same for every layout of either tier: byte b of head h of the K row is at arena_base + p * page_stride + l * layer_stride +
+        # t * token_stride + h * head_stride + b, of the V row at arena_base + v_offset + p * v_page_stride + l * v_layer_stride + t *
+        # v_token_stride + h * v_head_stride + b. What pads page p is at arena_base + padding_offset + p * padding_stride.
+        ("page_stride_bytes", c_uint64),
+        ("head_stride_bytes", c_uint64),
+        ("v_page_stride_bytes", c_uint64),
+        ("v_layer_stride_bytes", c_uint64),
+        ("v_head_stride_bytes", c_uint64),
+        ("padding_offset_bytes", c_uint64),
+        ("padding_stride_bytes", c_uint64),
+        # Of a page.
+        ("padding_bytes", c_uint64),
+        # Of the tier asked for: HICACHE_HOST_ENVELOPE on the device.
+        ("host_layout", c_uint32),
+        ("head_count", c_uint32),
     ]
 
     def __init__(self, **fields):
@@ -647,7 +681,7 @@ LAYOUT = {
     "hicache_error.pending_bytes": 32,
     "hicache_error.ticket": 40,
     "hicache_error.message": 48,
-    "hicache_pool_options": 72,
+    "hicache_pool_options": 80,
     "hicache_pool_options.role": 0,
     "hicache_pool_options.direction": 4,
     "hicache_pool_options.page_tokens": 8,
@@ -661,7 +695,9 @@ LAYOUT = {
     "hicache_pool_options.v_row_bytes": 48,
     "hicache_pool_options.page_bytes": 56,
     "hicache_pool_options.virtual_page_count": 64,
-    "hicache_pool_options.reserved0": 68,
+    "hicache_pool_options.host_layout": 68,
+    "hicache_pool_options.host_page_count": 72,
+    "hicache_pool_options.head_count": 76,
     "hicache_fault_options": 40,
     "hicache_fault_options.enabled": 0,
     "hicache_fault_options.reserved0": 4,
@@ -697,7 +733,7 @@ LAYOUT = {
     "hicache_options.transfer_pages_max": 152,
     "hicache_options.reserved0": 156,
     "hicache_options.host_numa_nodes": 160,
-    "hicache_pool_info": 104,
+    "hicache_pool_info": 176,
     "hicache_pool_info.struct_size": 0,
     "hicache_pool_info.direction": 4,
     "hicache_pool_info.arena_base": 8,
@@ -714,6 +750,16 @@ LAYOUT = {
     "hicache_pool_info.token_stride_bytes": 80,
     "hicache_pool_info.v_offset_bytes": 88,
     "hicache_pool_info.v_token_stride_bytes": 96,
+    "hicache_pool_info.page_stride_bytes": 104,
+    "hicache_pool_info.head_stride_bytes": 112,
+    "hicache_pool_info.v_page_stride_bytes": 120,
+    "hicache_pool_info.v_layer_stride_bytes": 128,
+    "hicache_pool_info.v_head_stride_bytes": 136,
+    "hicache_pool_info.padding_offset_bytes": 144,
+    "hicache_pool_info.padding_stride_bytes": 152,
+    "hicache_pool_info.padding_bytes": 160,
+    "hicache_pool_info.host_layout": 168,
+    "hicache_pool_info.head_count": 172,
     "hicache_take": 16,
     "hicache_take.pool": 0,
     "hicache_take.page_count": 4,
@@ -935,6 +981,7 @@ PROTOTYPES = [
     ("hicache_host_alloc", c_int32, [c_void_p, POINTER(hicache_host_take_t), c_uint32, POINTER(hicache_error_t)]),
     ("hicache_host_free", c_int32, [c_void_p, POINTER(hicache_host_pages_t), c_uint32, POINTER(hicache_error_t)]),
     ("hicache_host_view", c_int32, [c_void_p, POINTER(hicache_host_pages_t), POINTER(c_void_p), POINTER(c_uint64), POINTER(hicache_error_t)]),
+    ("hicache_host_copy", c_int32, [c_void_p, c_uint64, POINTER(hicache_host_pages_t), c_uint32, c_uint32, c_void_p, POINTER(hicache_error_t)]),
     ("hicache_host_inspect", c_int32, [c_void_p, c_uint32, POINTER(c_uint32), c_uint32, POINTER(c_uint32), POINTER(hicache_error_t)]),
     ("hicache_tags", c_int32, [c_void_p, c_uint32, c_uint32, POINTER(c_uint32), c_uint32, POINTER(c_uint64), c_uint32, POINTER(hicache_error_t)]),
     ("hicache_stamp_pages", c_int32, [c_void_p, c_uint32, c_uint64, POINTER(hicache_stamp_t), c_uint32, POINTER(c_uint64), c_uint32, POINTER(c_uint32), POINTER(hicache_error_t)]),

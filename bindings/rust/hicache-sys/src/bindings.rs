@@ -70,6 +70,18 @@ pub const HICACHE_DIRECTION_DOWN: u32 = 3;
 pub const HICACHE_LAYOUT_LAYER_MAJOR: u32 = 0;
 /// Envelope is \[token\]\[layer\]\[K|V\]\[row\].
 pub const HICACHE_LAYOUT_TOKEN_MAJOR: u32 = 1;
+/// How a pool's pages lie in the host tier. ENVELOPE: as on the device, in the arena that such pools share. The others are for a separate
+/// region of the pool's own, whose K rows come first, then its V rows, then what pads the envelopes; `tokens` counts through all pages, and
+/// `heads` cut a row into equal parts. Copies between the tiers convert; what an engine answers does not depend on the layout.
+pub const HICACHE_HOST_ENVELOPE: u32 = 0;
+/// \[K|V\]\[layer\]\[tokens\]\[row\]
+pub const HICACHE_HOST_LAYER_FIRST: u32 = 1;
+/// \[K|V\]\[tokens\]\[layer\]\[row\]
+pub const HICACHE_HOST_PAGE_FIRST: u32 = 2;
+/// \[K|V\]\[page\]\[layer\]\[token\]\[row\]
+pub const HICACHE_HOST_PAGE_FIRST_DIRECT: u32 = 3;
+/// \[K|V\]\[page\]\[head\]\[token\]\[layer\]\[row / heads\]
+pub const HICACHE_HOST_PAGE_HEAD: u32 = 4;
 /// What hand-out zeroes: kernels read whole pages, and a NaN of weight 0 still poisons.
 /// ALWAYS for FULL and SWA, NEVER for STATE.
 pub const HICACHE_ZERO_DEFAULT: u32 = 0;
@@ -212,7 +224,13 @@ pub struct hicache_pool_options_t {
     pub page_bytes: u64,
     /// 0: as many as can ever be in use. SWA: must be 0, the FULL pool decides.
     pub virtual_page_count: u32,
-    pub reserved0: u32,
+    /// HICACHE_HOST_*.
+    pub host_layout: u32,
+    /// Pages of a separate region. 0: pools that say nothing share what the others leave of host_bytes, so that each
+    /// has as many pages; the shared arena gets the share of its pools. ENVELOPE: must be 0.
+    pub host_page_count: u32,
+    /// Heads of a row, for PAGE_HEAD; K and V rows are multiples of 16 bytes times it. 0 elsewhere, or 1.
+    pub head_count: u32,
 }
 
 impl Default for hicache_pool_options_t {
@@ -317,7 +335,8 @@ impl Default for hicache_options_t {
     }
 }
 
-/// Where a pool is in a tier's arena. Physical page p is bytes \[p * page_bytes, (p + 1) * page_bytes) from arena_base, always.
+/// Where a pool is in a tier's arena. Physical page p is bytes \[p * page_bytes, (p + 1) * page_bytes) from arena_base, but in a separate host
+/// region, where its bytes lie as its layout says.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct hicache_pool_info_t {
@@ -346,6 +365,21 @@ pub struct hicache_pool_info_t {
     pub token_stride_bytes: u64,
     pub v_offset_bytes: u64,
     pub v_token_stride_bytes: u64,
+    /// The same for every layout of either tier: byte b of head h of the K row is at arena_base + p * page_stride + l * layer_stride +
+    /// t * token_stride + h * head_stride + b, of the V row at arena_base + v_offset + p * v_page_stride + l * v_layer_stride + t *
+    /// v_token_stride + h * v_head_stride + b. What pads page p is at arena_base + padding_offset + p * padding_stride.
+    pub page_stride_bytes: u64,
+    pub head_stride_bytes: u64,
+    pub v_page_stride_bytes: u64,
+    pub v_layer_stride_bytes: u64,
+    pub v_head_stride_bytes: u64,
+    pub padding_offset_bytes: u64,
+    pub padding_stride_bytes: u64,
+    /// Of a page.
+    pub padding_bytes: u64,
+    /// Of the tier asked for: HICACHE_HOST_ENVELOPE on the device.
+    pub host_layout: u32,
+    pub head_count: u32,
 }
 
 impl Default for hicache_pool_info_t {
@@ -831,7 +865,7 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_error.pending_bytes", 32, offset_of!(hicache_error_t, pending_bytes)),
     ("hicache_error.ticket", 40, offset_of!(hicache_error_t, ticket)),
     ("hicache_error.message", 48, offset_of!(hicache_error_t, message)),
-    ("hicache_pool_options", 72, size_of::<hicache_pool_options_t>()),
+    ("hicache_pool_options", 80, size_of::<hicache_pool_options_t>()),
     ("hicache_pool_options.role", 0, offset_of!(hicache_pool_options_t, role)),
     ("hicache_pool_options.direction", 4, offset_of!(hicache_pool_options_t, direction)),
     ("hicache_pool_options.page_tokens", 8, offset_of!(hicache_pool_options_t, page_tokens)),
@@ -845,7 +879,9 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_pool_options.v_row_bytes", 48, offset_of!(hicache_pool_options_t, v_row_bytes)),
     ("hicache_pool_options.page_bytes", 56, offset_of!(hicache_pool_options_t, page_bytes)),
     ("hicache_pool_options.virtual_page_count", 64, offset_of!(hicache_pool_options_t, virtual_page_count)),
-    ("hicache_pool_options.reserved0", 68, offset_of!(hicache_pool_options_t, reserved0)),
+    ("hicache_pool_options.host_layout", 68, offset_of!(hicache_pool_options_t, host_layout)),
+    ("hicache_pool_options.host_page_count", 72, offset_of!(hicache_pool_options_t, host_page_count)),
+    ("hicache_pool_options.head_count", 76, offset_of!(hicache_pool_options_t, head_count)),
     ("hicache_fault_options", 40, size_of::<hicache_fault_options_t>()),
     ("hicache_fault_options.enabled", 0, offset_of!(hicache_fault_options_t, enabled)),
     ("hicache_fault_options.reserved0", 4, offset_of!(hicache_fault_options_t, reserved0)),
@@ -881,7 +917,7 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_options.transfer_pages_max", 152, offset_of!(hicache_options_t, transfer_pages_max)),
     ("hicache_options.reserved0", 156, offset_of!(hicache_options_t, reserved0)),
     ("hicache_options.host_numa_nodes", 160, offset_of!(hicache_options_t, host_numa_nodes)),
-    ("hicache_pool_info", 104, size_of::<hicache_pool_info_t>()),
+    ("hicache_pool_info", 176, size_of::<hicache_pool_info_t>()),
     ("hicache_pool_info.struct_size", 0, offset_of!(hicache_pool_info_t, struct_size)),
     ("hicache_pool_info.direction", 4, offset_of!(hicache_pool_info_t, direction)),
     ("hicache_pool_info.arena_base", 8, offset_of!(hicache_pool_info_t, arena_base)),
@@ -898,6 +934,16 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_pool_info.token_stride_bytes", 80, offset_of!(hicache_pool_info_t, token_stride_bytes)),
     ("hicache_pool_info.v_offset_bytes", 88, offset_of!(hicache_pool_info_t, v_offset_bytes)),
     ("hicache_pool_info.v_token_stride_bytes", 96, offset_of!(hicache_pool_info_t, v_token_stride_bytes)),
+    ("hicache_pool_info.page_stride_bytes", 104, offset_of!(hicache_pool_info_t, page_stride_bytes)),
+    ("hicache_pool_info.head_stride_bytes", 112, offset_of!(hicache_pool_info_t, head_stride_bytes)),
+    ("hicache_pool_info.v_page_stride_bytes", 120, offset_of!(hicache_pool_info_t, v_page_stride_bytes)),
+    ("hicache_pool_info.v_layer_stride_bytes", 128, offset_of!(hicache_pool_info_t, v_layer_stride_bytes)),
+    ("hicache_pool_info.v_head_stride_bytes", 136, offset_of!(hicache_pool_info_t, v_head_stride_bytes)),
+    ("hicache_pool_info.padding_offset_bytes", 144, offset_of!(hicache_pool_info_t, padding_offset_bytes)),
+    ("hicache_pool_info.padding_stride_bytes", 152, offset_of!(hicache_pool_info_t, padding_stride_bytes)),
+    ("hicache_pool_info.padding_bytes", 160, offset_of!(hicache_pool_info_t, padding_bytes)),
+    ("hicache_pool_info.host_layout", 168, offset_of!(hicache_pool_info_t, host_layout)),
+    ("hicache_pool_info.head_count", 172, offset_of!(hicache_pool_info_t, head_count)),
     ("hicache_take", 16, size_of::<hicache_take_t>()),
     ("hicache_take.pool", 0, offset_of!(hicache_take_t, pool)),
     ("hicache_take.page_count", 4, offset_of!(hicache_take_t, page_count)),
@@ -1157,8 +1203,13 @@ pub struct Api {
     /// Gives host pages back; quarantined while a copy or a view still touches them.
     pub hicache_host_free: unsafe extern "C" fn(engine: *mut hicache_engine_t, frees: *const hicache_host_pages_t, free_count: u32, error: *mut hicache_error_t) -> hicache_status_t,
     /// Leases host pages and writes their addresses (page_bytes each), for storage I/O and inspection. Release with hicache_lease_release.
-    /// On the null backend the addresses are NULL: use hicache_tags.
+    /// In a separate region the address is that of the page's first K row; hicache_pool_info has the strides, hicache_host_copy puts the bytes of
+    /// a page together. On the null backend the addresses are NULL: use hicache_tags.
     pub hicache_host_view: unsafe extern "C" fn(engine: *mut hicache_engine_t, pages: *const hicache_host_pages_t, addresses_out: *mut *mut c_void, lease_out: *mut hicache_lease_t, error: *mut hicache_error_t) -> hicache_status_t,
+    /// Copies whole host pages, held by the view `lease`, into memory of the caller (to_host = 0) or out of it (1): page_bytes a page, one after
+    /// the other, each as `layout` has it in a region of one page (ENVELOPE: the device's order). Blocks for the copy, without the engine's lock;
+    /// two calls must not write one page at once. Errors: STALE_ID (no lease of host pages), NOT_MAPPED, INVALID_ARGUMENT, UNSUPPORTED (null backend).
+    pub hicache_host_copy: unsafe extern "C" fn(engine: *mut hicache_engine_t, lease: hicache_lease_t, pages: *const hicache_host_pages_t, layout: u32, to_host: u32, bytes: *mut c_void, error: *mut hicache_error_t) -> hicache_status_t,
     /// Places of host pages now, HICACHE_NO_PAGE where not allocated.
     pub hicache_host_inspect: unsafe extern "C" fn(engine: *mut hicache_engine_t, pool: u32, hpages: *const hicache_hpage_t, page_count: u32, ppages_out: *mut hicache_ppage_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Null backend only: reads (write = 0) or writes the tags of pages by their place. Device: kernel page ids; host: hicache_hpage_t.
@@ -1233,6 +1284,7 @@ extern "C" {
     pub fn hicache_host_alloc(engine: *mut hicache_engine_t, takes: *const hicache_host_take_t, take_count: u32, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_host_free(engine: *mut hicache_engine_t, frees: *const hicache_host_pages_t, free_count: u32, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_host_view(engine: *mut hicache_engine_t, pages: *const hicache_host_pages_t, addresses_out: *mut *mut c_void, lease_out: *mut hicache_lease_t, error: *mut hicache_error_t) -> hicache_status_t;
+    pub fn hicache_host_copy(engine: *mut hicache_engine_t, lease: hicache_lease_t, pages: *const hicache_host_pages_t, layout: u32, to_host: u32, bytes: *mut c_void, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_host_inspect(engine: *mut hicache_engine_t, pool: u32, hpages: *const hicache_hpage_t, page_count: u32, ppages_out: *mut hicache_ppage_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_tags(engine: *mut hicache_engine_t, tier: u32, pool: u32, pages: *const u32, page_count: u32, tags: *mut u64, write: u32, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_stamp_pages(engine: *mut hicache_engine_t, pool: u32, stream: u64, stamps: *const hicache_stamp_t, stamp_count: u32, salts: *const u64, salt_count: u32, mismatches_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t;
@@ -1291,6 +1343,7 @@ impl Api {
             hicache_host_alloc,
             hicache_host_free,
             hicache_host_view,
+            hicache_host_copy,
             hicache_host_inspect,
             hicache_tags,
             hicache_stamp_pages,
@@ -1360,6 +1413,7 @@ impl Api {
             hicache_host_alloc: symbol!(c"hicache_host_alloc"),
             hicache_host_free: symbol!(c"hicache_host_free"),
             hicache_host_view: symbol!(c"hicache_host_view"),
+            hicache_host_copy: symbol!(c"hicache_host_copy"),
             hicache_host_inspect: symbol!(c"hicache_host_inspect"),
             hicache_tags: symbol!(c"hicache_tags"),
             hicache_stamp_pages: symbol!(c"hicache_stamp_pages"),
