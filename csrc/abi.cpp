@@ -206,6 +206,11 @@ hicache_status_t hicache_layer_wait(hicache_engine_t *engine, hicache_ticket_t t
                       [&](Engine &on, ErrorDetail *detail) -> Status { return on.layer_wait(ticket, layer, stream, detail); });
 }
 
+hicache_status_t hicache_transfer_cancel(hicache_engine_t *engine, hicache_ticket_t ticket, hicache_error_t *error) {
+  return with_lock("transfer_cancel", engine, error,
+                   [&](Engine &on, ErrorDetail *detail) -> Status { return on.transfers().cancel(ticket, detail); });
+}
+
 hicache_status_t hicache_ticket_status(hicache_engine_t *engine, hicache_ticket_t ticket, uint32_t *layers_done_out,
                                        hicache_error_t *error) {
   return with_lock("ticket_status", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {

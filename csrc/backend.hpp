@@ -58,6 +58,7 @@ struct TransferJob {
   hicache_status_t status = HICACHE_PENDING;
   int32_t native_code = 0;
   TransferJob *next = nullptr;
+  bool cancelled = false;           // No more copies are handed out.
   LayerGroup group;                 // Of the next copies to hand out.
   const CopyChunk *chunk = nullptr; // Next copy to hand out: chunk and index in it.
   uint32_t chunk_index = 0;
@@ -81,9 +82,10 @@ struct BackendOptions {
   void *device_buffer = nullptr; // Adopt; else own.
   uint64_t host_bytes = 0;       // 0: no host tier.
   uint64_t host_bytes_max = 0;
-  uint64_t host_numa_nodes = 0;       // As in hicache_options_t.
-  uint32_t copy_thread_count = 1;     // A direction.
-  uint32_t ticket_max = 0;            // Progress words.
+  uint64_t host_numa_nodes = 0;   // As in hicache_options_t.
+  uint32_t copy_thread_count = 1; // A direction.
+  uint32_t ticket_max = 0;        // Progress words.
+  uint32_t copy_method = HICACHE_COPY_AUTO;
   const LayerOrder *layers = nullptr; // Outlives the backend.
   JobSink *sink = nullptr;            // Outlives the backend.
   // Entries of each pool's virtual table, for a mirror of it on the device; one a pool.
@@ -151,6 +153,9 @@ public:
 
   // Queues a job and returns; copies run behind, and end with one JobSink::finished. Cannot fail: what goes wrong is the job's status.
   virtual void submit(TransferJob &job) = 0;
+  // Hands out no more copies of a job that was submitted. If that leaves some out, it ends with CANCELLED as soon as those that were handed
+  // out have ended; a job that has none left, or has finished, is left alone. Under the engine's lock, with the job still in its slot.
+  virtual void cancel(TransferJob &job) = 0;
   // The job's progress word: see kProgressDone.
   virtual uint32_t progress(uint32_t slot) const = 0;
   // Makes `stream` wait until layer ids up to and including `layer` have arrived, or the job failed. A backend whose compute is the caller
@@ -169,6 +174,9 @@ public:
 
   // Null backend only: the tags of a pool's pages in a tier, one a physical page; NULL elsewhere.
   virtual std::atomic<uint64_t> *tags(Tier tier, uint32_t pool) = 0;
+
+  // Bytes that crossed the bus, by method: direct, kernel, staged.
+  virtual void copied_bytes(uint64_t by_method[3]) const { by_method[0] = by_method[1] = by_method[2] = 0; }
 
   // ---- Only where the device is not the host: else UNSUPPORTED ----
 

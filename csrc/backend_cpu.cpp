@@ -23,6 +23,8 @@ void HostSideBackend::close() {
 
 void HostSideBackend::submit(TransferJob &job) { queue_->submit(job); }
 
+void HostSideBackend::cancel(TransferJob &job) { queue_->cancel(job); }
+
 Status HostSideBackend::layer_wait(uint32_t slot, uint32_t layer, uint64_t, ErrorDetail *) {
   progress_->wait_above(slot, layer);
   return HICACHE_OK;
@@ -85,6 +87,10 @@ Status CpuBackend::open_memory(const BackendOptions &options, ErrorDetail *error
       auto memory = std::make_unique<HostMemory>();
       if (int code = memory->reserve(own_bytes, own_bytes, HostMemory::PageSize::kHuge); code != 0)
         return refuse_memory(error, host ? "a pool's host region" : "a static pool", own_bytes, code);
+      if (host && options.host_numa_nodes != 0) {
+        if (int code = memory->bind_nodes(options.host_numa_nodes); code != 0)
+          return refuse_memory(error, "a pool's host region on the nodes of host_numa_nodes", own_bytes, code);
+      }
       bases_[host][pool] = memory->base();
       own_memory_.push_back(std::move(memory));
     }

@@ -23,6 +23,7 @@ public:
   bool fence_passed(FenceMark) const override { return true; }
   Status order_step(uint64_t, std::span<const FenceMark>, ErrorDetail *) override { return HICACHE_OK; }
   void submit(TransferJob &job) override;
+  void cancel(TransferJob &job) override;
   uint32_t progress(uint32_t slot) const override { return progress_->load(slot); }
   Status layer_wait(uint32_t slot, uint32_t layer, uint64_t stream, ErrorDetail *error) override;
   uint32_t run_inside(uint32_t, bool, bool) override { return 0; }

@@ -24,6 +24,7 @@ void CudaBackend::read_environment() {
   if (const char *method = std::getenv("HICACHE_CUDA_METHOD")) {
     if (std::strcmp(method, "direct") == 0) tuning_.method = CopyMethod::kDirect;
     if (std::strcmp(method, "kernel") == 0) tuning_.method = CopyMethod::kKernel;
+    if (std::strcmp(method, "staged") == 0) tuning_.method = CopyMethod::kStaged;
   }
   if (const char *quantum = std::getenv("HICACHE_CUDA_QUANTUM_BYTES")) {
     const unsigned long long bytes = std::strtoull(quantum, nullptr, 10);
@@ -44,8 +45,9 @@ Status CudaBackend::open_memory(const BackendOptions &options, ErrorDetail *erro
     region_bytes += (layout(pool).region_bytes() + 4095) / 4096 * 4096;
   }
   if (region_bytes + options.host_bytes != 0) {
-    if (Status s = host_arena_.reserve(region_bytes + options.host_bytes, region_bytes + options.host_bytes_max,
-                                       options.host_numa_nodes, error); s != HICACHE_OK)
+    if (Status s =
+            host_arena_.reserve(region_bytes + options.host_bytes, region_bytes + options.host_bytes_max, options.host_numa_nodes, error);
+        s != HICACHE_OK)
       return s;
     for (uint32_t pool = 0; pool < layers_->pools().size(); pool++)
       host_bases_[pool] = host_arena_.base() + (layout(pool).separate() ? offsets[pool] : region_bytes);
@@ -102,6 +104,12 @@ Status CudaBackend::open_scratch(ErrorDetail *error) {
 Status CudaBackend::open(const BackendOptions &options, ErrorDetail *error) {
   layers_ = options.layers;
   read_environment();
+  switch (options.copy_method) {
+    case HICACHE_COPY_DIRECT: tuning_.method = CopyMethod::kDirect; break;
+    case HICACHE_COPY_KERNEL: tuning_.method = CopyMethod::kKernel; break;
+    case HICACHE_COPY_STAGED: tuning_.method = CopyMethod::kStaged; break;
+    default: break; // AUTO: what the environment or tune() says.
+  }
   if (Status s = device_.open(options.device, error); s != HICACHE_OK) return s;
   const DriverApi &api = device_.api();
   ContextScope scope(api, device_.context());
@@ -192,6 +200,15 @@ Status CudaBackend::resize_device(uint64_t bytes, ErrorDetail *error) {
   // What goes may still be the source of a move that was just asked for. Resizing is rare and may take its time.
   if (Status s = check(device_.api().stream_synchronize(mover_), "moving pages", error); s != HICACHE_OK) return s;
   return device_arena_.resize(bytes, error);
+}
+
+void CudaBackend::copied_bytes(uint64_t by_method[3]) const {
+  by_method[0] = by_method[1] = by_method[2] = 0;
+  for (const auto &lane : lanes_) {
+    by_method[0] += lane->counts().direct_bytes.load(std::memory_order_relaxed);
+    by_method[1] += lane->counts().kernel_bytes.load(std::memory_order_relaxed);
+    by_method[2] += lane->counts().staged_bytes.load(std::memory_order_relaxed);
+  }
 }
 
 // ---- Fences ----

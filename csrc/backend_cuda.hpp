@@ -43,6 +43,7 @@ public:
   bool fence_passed(FenceMark mark) const override;
   Status order_step(uint64_t stream, std::span<const FenceMark> waits, ErrorDetail *error) override;
   void submit(TransferJob &job) override;
+  void cancel(TransferJob &job) override { lanes_[job.direction == HICACHE_D2H]->cancel(job); }
   uint32_t progress(uint32_t slot) const override;
   Status layer_wait(uint32_t slot, uint32_t layer, uint64_t stream, ErrorDetail *error) override;
   uint32_t run_inside(uint32_t, bool, bool) override { return 0; }
@@ -51,6 +52,8 @@ public:
   uint64_t now_ns() const override;
   bool virtual_clock() const override { return false; }
   std::atomic<uint64_t> *tags(Tier, uint32_t) override { return nullptr; }
+
+  void copied_bytes(uint64_t by_method[3]) const override;
 
   Status layer_word(uint32_t slot, uint32_t layer, uint64_t *address_out, uint32_t *expected_out, ErrorDetail *error) const override;
   Status device_table(uint32_t pool, uint64_t *address_out, uint32_t *count_out, ErrorDetail *error) const override;

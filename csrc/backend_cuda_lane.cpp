@@ -29,6 +29,8 @@ uint64_t piece_end(uint64_t begin, uint64_t end, uint64_t room) {
   return end - begin <= std::max(room, kWholeBytes) ? end : begin + std::max(room, kWholeBytes);
 }
 
+bool cancelled(TransferJob &job) { return std::atomic_ref(job.cancelled).load(std::memory_order_relaxed); }
+
 void sleep_ns(long ns) {
   timespec time{0, ns};
   nanosleep(&time, nullptr);
@@ -131,7 +133,8 @@ void CopyLane::submit(TransferJob &job) {
     if (!context_.fences->passed(mark)) slot.waits.push_back(mark);
   }
   slot.piece_offset = 0;
-  slot.started = false;
+  slot.started = slot.cut = false;
+  job.cancelled = false;
   job.waits = {};
   job.group = context_.layers->first_group(job.pool_mask, !layered(job));
   job.chunk = job.copies;
@@ -151,6 +154,14 @@ void CopyLane::submit(TransferJob &job) {
     arrivals_.fetch_add(1, std::memory_order_release);
   }
   if (parked_.load(std::memory_order_seq_cst)) work_.notify_one();
+}
+
+void CopyLane::cancel(TransferJob &job) {
+  std::lock_guard lock(mutex_);
+  // A job that has copies left is in its queue; the thread, which may be handing some out, sees the mark before the next.
+  for (TransferJob *at = classes_[std::min(job.priority, 2u)].head; at != nullptr; at = at->next) {
+    if (at == &job) std::atomic_ref(job.cancelled).store(true, std::memory_order_relaxed);
+  }
 }
 
 void CopyLane::drain() {
@@ -236,7 +247,7 @@ bool CopyLane::retire() {
       return some;
     }
     last_query_ns_ = steady_now_ns();
-    for (TransferJob *job : quantum.ended) finish(*job, HICACHE_OK, 0);
+    for (TransferJob *job : quantum.ended) finish(*job, slots_[job->slot].cut ? HICACHE_CANCELLED : HICACHE_OK, 0);
     quantum.ended.clear();
     quantum_head_ = (quantum_head_ + 1) % static_cast<uint32_t>(quanta_.size());
     quantum_count_--;
@@ -262,7 +273,7 @@ TransferJob *CopyLane::next_ready() {
   for (Fifo &fifo : classes_) {
     uint32_t looked = 0;
     for (TransferJob *job = fifo.head; job != nullptr && looked < kLookAhead; job = job->next, looked++) {
-      if (job->status != HICACHE_PENDING || ready(*job)) return job;
+      if (job->status != HICACHE_PENDING || cancelled(*job) || ready(*job)) return job;
     }
   }
   return nullptr;
@@ -365,6 +376,12 @@ bool CopyLane::add_copies(TransferJob &job, CuStream stream) {
   SlotState &slot = slots_[job.slot];
   while (!job.group.at_end()) {
     while (job.chunk != nullptr) {
+      if (cancelled(job)) {
+        slot.cut = true;
+        flush(stream);
+        check(context_.words->write(job.slot, kProgressDone, stream), "cuStreamWriteValue32"); // Releases the streams that wait.
+        return true;
+      }
       if (quantum_full()) return false;
       const TierCopy &copy = job.chunk->copies[job.chunk_index];
       const SliceRange &slice = job.group.slices[copy.pool];
@@ -433,7 +450,8 @@ bool CopyLane::by_kernel(uint64_t bytes) const {
   if (!context_.kernels->available()) return false;
   switch (context_.tuning.method) {
     case CopyMethod::kDirect: return false;
-    case CopyMethod::kKernel: return true;
+    case CopyMethod::kKernel:
+    case CopyMethod::kStaged: return true;
     case CopyMethod::kAuto: return bytes < context_.tuning.kernel_below_bytes;
   }
   return false;

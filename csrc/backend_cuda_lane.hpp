@@ -26,6 +26,7 @@ enum class CopyMethod : uint32_t {
   kAuto,   // By fragment size, as calibrated.
   kDirect, // Batched copies by the copy engine.
   kKernel, // page_copy on few blocks.
+  kStaged, // What is contiguous on the host by the copy engine, to or from a ring on the device, and there by page_copy, full width.
 };
 
 struct CopyTuning {
@@ -42,7 +43,7 @@ struct CopyTuning {
 };
 
 struct LaneCounts {
-  std::atomic<uint64_t> quanta{0}, batches{0}, copies{0}, kernel_launches{0}, direct_bytes{0}, kernel_bytes{0};
+  std::atomic<uint64_t> quanta{0}, batches{0}, copies{0}, kernel_launches{0}, direct_bytes{0}, kernel_bytes{0}, staged_bytes{0};
 };
 
 // What both lanes share.
@@ -71,6 +72,8 @@ public:
   // Takes over the job: it runs once what job.stream holds so far and job.waits have passed. Cannot fail: what goes wrong is the job's end.
   // Under the engine's lock, with the context current.
   void submit(TransferJob &job);
+  // As Backend::cancel.
+  void cancel(TransferJob &job);
   void drain();
   const LaneCounts &counts() const { return counts_; }
 
@@ -82,6 +85,7 @@ private:
     bool producer_pending = false;
     uint64_t piece_offset = 0; // Of the next piece of the current copy.
     bool started = false;
+    bool cut = false; // Cancelled before all of it was handed out.
   };
   struct Quantum {
     CuEvent event = nullptr; // Its end, for the quantum after it.

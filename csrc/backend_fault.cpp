@@ -48,6 +48,16 @@ void FaultBackend::submit(TransferJob &job) {
   sink_->work_waiting();
 }
 
+void FaultBackend::cancel(TransferJob &job) {
+  std::lock_guard lock(mutex_);
+  for (uint32_t i = 0; i < waiting_count_; i++) {
+    if (waiting_[i].job != &job) continue;
+    if (job.start_ns == 0) job.start_ns = clock_ns_;
+    finish(i, HICACHE_CANCELLED, 0);
+    return;
+  }
+}
+
 int FaultBackend::choose(bool layers, bool held) {
   uint64_t earliest = UINT64_MAX;
   uint32_t candidates = 0;

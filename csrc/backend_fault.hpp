@@ -63,6 +63,7 @@ public:
   std::atomic<uint64_t> *tags(Tier tier, uint32_t pool) override { return inner_->tags(tier, pool); }
 
   void submit(TransferJob &job) override;
+  void cancel(TransferJob &job) override;
   Status layer_wait(uint32_t slot, uint32_t layer, uint64_t stream, ErrorDetail *error) override;
   uint32_t run_inside(uint32_t count, bool layers, bool held) override;
   void drain() override;

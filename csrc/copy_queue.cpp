@@ -43,6 +43,7 @@ void rewind_job(TransferJob &job, const LayerOrder &layers) {
   job.chunk_index = 0;
   job.active_claims = 0;
   job.next = nullptr;
+  job.cancelled = false;
   job.start_ns = 0;
   job.end_ns = 0;
   job.status = HICACHE_PENDING;
@@ -150,14 +151,37 @@ void CopyQueue::run(Lane &lane, uint32_t worker) {
     claim.job = nullptr;
     if (!settle(lane, job)) continue;
     lock.unlock();
-    job.end_ns = steady_now_ns();
-    job.status = HICACHE_OK;
-    // The word before the ring: once the ring has the job, its slot may belong to another.
-    progress_.store(job.slot, kProgressDone);
-    sink_.finished(job);
+    finish(lane, job);
     lock.lock();
-    if (--lane.unfinished == 0) lane.idle.notify_all();
   }
+}
+
+void CopyQueue::finish(Lane &lane, TransferJob &job) {
+  job.end_ns = steady_now_ns();
+  if (job.start_ns == 0) job.start_ns = job.end_ns;
+  job.status = job.cancelled ? HICACHE_CANCELLED : HICACHE_OK;
+  // The word before the ring: once the ring has the job, its slot may belong to another.
+  progress_.store(job.slot, job.cancelled ? kProgressPoison : kProgressDone);
+  sink_.finished(job);
+  std::lock_guard lock(lane.mutex);
+  if (--lane.unfinished == 0) lane.idle.notify_all();
+}
+
+void CopyQueue::cancel(TransferJob &job) {
+  Lane &lane = lanes_[job.direction == HICACHE_D2H];
+  {
+    std::lock_guard lock(lane.mutex);
+    Fifo &fifo = lane.classes[job.priority];
+    TransferJob *before = nullptr, *at = fifo.head; // A job that has copies left is in its queue, whether it runs or not.
+    for (; at != nullptr && at != &job; at = at->next) before = at;
+    if (at == nullptr) return;
+    (before != nullptr ? before->next : fifo.head) = job.next;
+    if (fifo.tail == &job) fifo.tail = before;
+    job.cancelled = true;
+    job.group = LayerGroup{};
+    if (job.active_claims != 0) return; // The worker whose claim ends last finishes it.
+  }
+  finish(lane, job);
 }
 
 void CopyQueue::drain() {

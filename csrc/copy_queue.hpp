@@ -45,6 +45,8 @@ public:
   // Starts `threads` workers a direction. Throws std::system_error if the system gives none.
   void start(uint32_t threads);
   void submit(TransferJob &job);
+  // As Backend::cancel.
+  void cancel(TransferJob &job);
   // Blocks until all submitted jobs have finished.
   void drain();
   // Ends the workers, after the jobs submitted.
@@ -79,6 +81,8 @@ private:
   bool claim_next(Lane &lane, Claim &claim);
   // Publishes the job's progress after a claim ended; true if that was its last.
   bool settle(Lane &lane, TransferJob &job);
+  // The job's last claim has ended, or its only end was to be cancelled. Without the lane's lock.
+  void finish(Lane &lane, TransferJob &job);
   void stop_lane(Lane &lane);
 
   PageCopier &copier_;

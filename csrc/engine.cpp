@@ -177,6 +177,7 @@ Status Engine::open_backend(ErrorDetail *error) {
   backend_options.host_numa_nodes = from.host_numa_nodes;
   backend_options.copy_thread_count = from.copy_thread_count;
   backend_options.ticket_max = from.ticket_max;
+  backend_options.copy_method = from.copy_method;
   backend_options.layers = &layers_;
   backend_options.sink = transfers_.get();
   backend_options.virtual_page_counts = virtual_page_counts.data();
@@ -622,6 +623,12 @@ void Engine::stats(hicache_stats_t *stats_out) {
     out.leases += host_->lease_count();
     out.leases_total += host.leases_total;
   }
+  out.transfers_cancelled = transfers.cancelled;
+  uint64_t by_method[3];
+  backend_->copied_bytes(by_method);
+  out.direct_bytes = by_method[0];
+  out.kernel_bytes = by_method[1];
+  out.staged_bytes = by_method[2];
   out.clock_ns = backend_->virtual_clock() ? backend_->now_ns() : 0;
 }
 

@@ -79,10 +79,6 @@ Status check_host_layout(const hicache_pool_options_t &of, uint32_t pool, ErrorD
     return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].host_page_count must be 0 in the arena that envelopes share", pool);
   }
   const uint64_t heads = std::max(of.head_count, 1u);
-  if (heads > 1 && of.host_layout != HICACHE_HOST_PAGE_HEAD) {
-    return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].head_count is %u: only PAGE_HEAD cuts rows into heads", pool,
-                of.head_count);
-  }
   if (heads > of.k_row_bytes / kRowUnit || of.k_row_bytes % (heads * kRowUnit) != 0 || of.v_row_bytes % (heads * kRowUnit) != 0) {
     return fail(error, HICACHE_INVALID_ARGUMENT, pool, "pools[%u].head_count is %u: K and V rows must be multiples of 16 bytes a head",
                 pool, of.head_count);
@@ -262,7 +258,9 @@ Status check_options(const hicache_options_t &options, EngineOptions *checked_ou
     return fail(error, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "sabotage: this library was built without HICACHE_SABOTAGE");
 #endif
   }
-  if (options.reserved0 != 0) return fail(error, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "options.reserved0 must be 0");
+  if (options.copy_method > HICACHE_COPY_STAGED) return invalid(error, HICACHE_NO_POOL, "copy_method is not one of HICACHE_COPY_*");
+  if (options.copy_method != HICACHE_COPY_AUTO && options.backend != HICACHE_BACKEND_CUDA)
+    return fail(error, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "copy_method: only copies of the cuda backend cross a bus");
   if (const uint64_t unknown = options.host_numa_nodes & ~numa_nodes(); unknown != 0)
     return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "host_numa_nodes: node %d is not on this machine",
                 std::countr_zero(unknown));

@@ -273,11 +273,20 @@ void TransferTable::finished(TransferJob &job) {
     moved_bytes_[up].fetch_add(job.bytes, std::memory_order_relaxed);
     moved_pages_[up].fetch_add(job.page_count, std::memory_order_relaxed);
   } else {
-    failed_.fetch_add(1, std::memory_order_relaxed);
+    (job.status == HICACHE_CANCELLED ? cancelled_ : failed_).fetch_add(1, std::memory_order_relaxed);
   }
   in_flight_.fetch_sub(1, std::memory_order_acq_rel);
   // The last touch of the job: a reader may end the ticket from here on.
   ring_.publish(job.slot);
+}
+
+Status TransferTable::cancel(hicache_ticket_t id, ErrorDetail *error) {
+  const Ticket *found = find(id);
+  if (found == nullptr) return stale(id, error);
+  // One that has ended may be in the ring still: its word says so, and the backend knows it no more.
+  if (found->state == State::kUnread && outcome(*found, nullptr) == HICACHE_PENDING)
+    parties_.backend->cancel(tickets_[found->job.slot].job);
+  return HICACHE_OK;
 }
 
 uint32_t TransferTable::read(hicache_completion_t *completions_out, uint32_t capacity) {
@@ -323,7 +332,8 @@ Status TransferTable::outcome(const Ticket &ticket, ErrorDetail *error) const {
   const uint32_t progress = parties_.backend->progress(ticket.job.slot);
   if (progress == kProgressDone) return HICACHE_OK;
   if (progress != kProgressPoison) return HICACHE_PENDING;
-  Status status = fail(error, ticket.job.status, HICACHE_NO_POOL, "the transfer of ticket 0x%" PRIx64 " failed", ticket.job.ticket);
+  Status status = fail(error, ticket.job.status, HICACHE_NO_POOL, "the transfer of ticket 0x%" PRIx64 " %s", ticket.job.ticket,
+                       ticket.job.status == HICACHE_CANCELLED ? "was cancelled" : "failed");
   if (error != nullptr) error->native_code = ticket.job.native_code;
   return status;
 }
@@ -409,6 +419,7 @@ std::string TransferTable::verify() const {
 TransferCounters TransferTable::counters() const {
   TransferCounters counters = counters_;
   counters.failed = failed_.load(std::memory_order_relaxed);
+  counters.cancelled = cancelled_.load(std::memory_order_relaxed);
   counters.h2d_bytes = moved_bytes_[0].load(std::memory_order_relaxed);
   counters.d2h_bytes = moved_bytes_[1].load(std::memory_order_relaxed);
   counters.h2d_pages = moved_pages_[0].load(std::memory_order_relaxed);

@@ -37,7 +37,7 @@ struct TransferOptions {
 };
 
 struct TransferCounters {
-  uint64_t loads = 0, back_ups = 0, failed = 0;
+  uint64_t loads = 0, back_ups = 0, failed = 0, cancelled = 0;
   uint64_t h2d_bytes = 0, d2h_bytes = 0, h2d_pages = 0, d2h_pages = 0;
   uint64_t fence_waits = 0; // Marks that copies were told to follow.
 };
@@ -52,6 +52,9 @@ public:
   // hicache_load and hicache_back_up. Under the engine's lock.
   Status load(const hicache_transfer_t &transfer, hicache_ticket_t *ticket_out, ErrorDetail *error);
   Status back_up(const hicache_transfer_t &transfer, hicache_ticket_t *ticket_out, ErrorDetail *error);
+
+  // hicache_transfer_cancel. Under the engine's lock.
+  Status cancel(hicache_ticket_t ticket, ErrorDetail *error);
 
   // Reads up to `capacity` completions, oldest first, and ends their tickets' pins. Under the engine's lock.
   uint32_t read(hicache_completion_t *completions_out, uint32_t capacity);
@@ -140,6 +143,7 @@ private:
   std::atomic<uint32_t> in_flight_{0};
   TransferCounters counters_; // loads, back_ups, fence_waits: under the lock.
   std::atomic<uint64_t> failed_{0};
+  std::atomic<uint64_t> cancelled_{0};
   std::atomic<uint64_t> moved_bytes_[2] = {};
   std::atomic<uint64_t> moved_pages_[2] = {};
 };

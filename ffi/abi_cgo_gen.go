@@ -36,6 +36,8 @@ package ffi
 #cgo nocallback go_hicache_load
 #cgo noescape go_hicache_back_up
 #cgo nocallback go_hicache_back_up
+#cgo noescape go_hicache_transfer_cancel
+#cgo nocallback go_hicache_transfer_cancel
 #cgo noescape go_hicache_layer_wait
 #cgo nocallback go_hicache_layer_wait
 #cgo noescape go_hicache_layer_word
@@ -167,6 +169,10 @@ static int32_t go_hicache_load(uintptr_t f, uintptr_t a0, uintptr_t a1, uintptr_
 
 static int32_t go_hicache_back_up(uintptr_t f, uintptr_t a0, uintptr_t a1, uintptr_t a2, uintptr_t a3) {
   return ((int32_t (*)(void *, void *, void *, void *))f)((void *)a0, (void *)a1, (void *)a2, (void *)a3);
+}
+
+static int32_t go_hicache_transfer_cancel(uintptr_t f, uintptr_t a0, uint64_t a1, uintptr_t a2) {
+  return ((int32_t (*)(void *, uint64_t, void *))f)((void *)a0, a1, (void *)a2);
 }
 
 static int32_t go_hicache_layer_wait(uintptr_t f, uintptr_t a0, uint64_t a1, uint32_t a2, uint64_t a3, uintptr_t a4) {
@@ -412,6 +418,11 @@ func (t *table) callBackUp(f *frame, engine uintptr, transfer unsafe.Pointer, ti
 	f.hold[1] = ticketOut
 	f.hold[2] = errorOut
 	return Status(C.go_hicache_back_up(C.uintptr_t(t.fnBackUp), C.uintptr_t(engine), C.uintptr_t(uintptr(transfer)), C.uintptr_t(uintptr(ticketOut)), C.uintptr_t(uintptr(errorOut))))
+}
+
+func (t *table) callTransferCancel(f *frame, engine uintptr, ticket uint64, errorOut unsafe.Pointer) Status {
+	f.hold[0] = errorOut
+	return Status(C.go_hicache_transfer_cancel(C.uintptr_t(t.fnTransferCancel), C.uintptr_t(engine), C.uint64_t(ticket), C.uintptr_t(uintptr(errorOut))))
 }
 
 func (t *table) callLayerWait(f *frame, engine uintptr, ticket uint64, layer uint32, stream uint64, errorOut unsafe.Pointer) Status {

@@ -17,6 +17,9 @@ type Direction uint32
 // EnvelopeLayout orders the bytes inside a page envelope.
 type EnvelopeLayout uint32
 
+// CopyMethod says how copies cross the bus.
+type CopyMethod uint32
+
 // HostLayout orders the bytes of a pool's pages in the host tier.
 type HostLayout uint32
 
@@ -113,7 +116,7 @@ const (
 	StatusDevice Status = -40
 	// Bytes failed their checksum.
 	StatusCorrupt Status = -41
-	// The transfer was cancelled before it ran.
+	// The transfer was cancelled before all of it ran.
 	StatusCancelled Status = -42
 	// A bug in libhicache.
 	StatusInternal Status = -50
@@ -198,6 +201,17 @@ const (
 	PlacementBest Placement = 0
 	// Frontiers retreat and neighbours pack as in the system the idea comes from (ends only).
 	PlacementReference Placement = 1
+)
+
+const (
+	// How copies cross the bus. AUTO: by the size of a fragment and the direction.
+	CopyMethodAuto CopyMethod = 0
+	// The copy engine, fragment by fragment.
+	CopyMethodDirect CopyMethod = 1
+	// A kernel on few blocks, straight to and from host memory.
+	CopyMethodKernel CopyMethod = 2
+	// The copy engine for what is contiguous on the host, a kernel to and from a ring on the device for the rest.
+	CopyMethodStaged CopyMethod = 3
 )
 
 const (
@@ -352,7 +366,7 @@ type abiPoolOptions struct {
 	// Pages of a separate region. 0: pools that say nothing share what the others leave of host_bytes, so that each
 	// has as many pages; the shared arena gets the share of its pools. ENVELOPE: must be 0.
 	hostPageCount uint32
-	// Heads of a row, for PAGE_HEAD; K and V rows are multiples of 16 bytes times it. 0 elsewhere, or 1.
+	// Heads of a row, for PAGE_HEAD orders; K and V rows are multiples of 16 bytes times it. 0 = 1.
 	headCount uint32
 }
 
@@ -424,7 +438,8 @@ type abiOptions struct {
 	// Page copies in all tickets together, 20 bytes each; 0 = an eighth of the pages that can be in use at once,
 	// at least 64 Ki. One more is LIMIT.
 	transferPagesMax uint32
-	reserved0        uint32
+	// CUDA: HICACHE_COPY_*. 0 elsewhere.
+	copyMethod CopyMethod
 	// Bit n: the host arena's memory comes from NUMA node n; several bits: from each in turn; 0: as the kernel
 	// likes. INVALID_ARGUMENT for a node that the machine does not have.
 	hostNumaNodes uint64
@@ -714,7 +729,14 @@ type Stats struct {
 	LeasesTotal uint64
 	StepsTotal  uint64
 	// Virtual time with fault injection, else 0.
-	ClockNs uint64
+	ClockNs            uint64
+	TransfersCancelled uint64
+	// CUDA: what crossed the bus by which of HICACHE_COPY_*.
+	DirectBytes uint64
+	// CUDA: what crossed the bus by which of HICACHE_COPY_*.
+	KernelBytes uint64
+	// CUDA: what crossed the bus by which of HICACHE_COPY_*.
+	StagedBytes uint64
 }
 
 // PoolStats is hicache_pool_stats_t.
@@ -814,7 +836,7 @@ var layout = []layoutEntry{
 	{"hicache_options.sabotage", 108, unsafe.Offsetof(abiOptions{}.sabotage)},
 	{"hicache_options.fault", 112, unsafe.Offsetof(abiOptions{}.fault)},
 	{"hicache_options.transfer_pages_max", 152, unsafe.Offsetof(abiOptions{}.transferPagesMax)},
-	{"hicache_options.reserved0", 156, unsafe.Offsetof(abiOptions{}.reserved0)},
+	{"hicache_options.copy_method", 156, unsafe.Offsetof(abiOptions{}.copyMethod)},
 	{"hicache_options.host_numa_nodes", 160, unsafe.Offsetof(abiOptions{}.hostNumaNodes)},
 	{"hicache_pool_info", 176, unsafe.Sizeof(PoolInfo{})},
 	{"hicache_pool_info.struct_size", 0, unsafe.Offsetof(PoolInfo{}.structSize)},
@@ -943,7 +965,7 @@ var layout = []layoutEntry{
 	{"hicache_stamp.digest", 0, unsafe.Offsetof(Stamp{}.Digest)},
 	{"hicache_stamp.page", 8, unsafe.Offsetof(Stamp{}.Page)},
 	{"hicache_stamp.token_count", 12, unsafe.Offsetof(Stamp{}.TokenCount)},
-	{"hicache_stats", 264, unsafe.Sizeof(Stats{})},
+	{"hicache_stats", 296, unsafe.Sizeof(Stats{})},
 	{"hicache_stats.struct_size", 0, unsafe.Offsetof(Stats{}.structSize)},
 	{"hicache_stats.pool_count", 4, unsafe.Offsetof(Stats{}.PoolCount)},
 	{"hicache_stats.takes", 8, unsafe.Offsetof(Stats{}.Takes)},
@@ -978,6 +1000,10 @@ var layout = []layoutEntry{
 	{"hicache_stats.leases_total", 240, unsafe.Offsetof(Stats{}.LeasesTotal)},
 	{"hicache_stats.steps_total", 248, unsafe.Offsetof(Stats{}.StepsTotal)},
 	{"hicache_stats.clock_ns", 256, unsafe.Offsetof(Stats{}.ClockNs)},
+	{"hicache_stats.transfers_cancelled", 264, unsafe.Offsetof(Stats{}.TransfersCancelled)},
+	{"hicache_stats.direct_bytes", 272, unsafe.Offsetof(Stats{}.DirectBytes)},
+	{"hicache_stats.kernel_bytes", 280, unsafe.Offsetof(Stats{}.KernelBytes)},
+	{"hicache_stats.staged_bytes", 288, unsafe.Offsetof(Stats{}.StagedBytes)},
 	{"hicache_pool_stats", 88, unsafe.Sizeof(PoolStats{})},
 	{"hicache_pool_stats.struct_size", 0, unsafe.Offsetof(PoolStats{}.structSize)},
 	{"hicache_pool_stats.reserved0", 4, unsafe.Offsetof(PoolStats{}.reserved0)},
@@ -1013,6 +1039,7 @@ type table struct {
 	fnReservationPages uintptr
 	fnLoad             uintptr
 	fnBackUp           uintptr
+	fnTransferCancel   uintptr
 	fnLayerWait        uintptr
 	fnLayerWord        uintptr
 	fnTicketStatus     uintptr
@@ -1070,6 +1097,7 @@ func (t *table) symbols() []symbol {
 		{"hicache_reservation_pages", &t.fnReservationPages},
 		{"hicache_load", &t.fnLoad},
 		{"hicache_back_up", &t.fnBackUp},
+		{"hicache_transfer_cancel", &t.fnTransferCancel},
 		{"hicache_layer_wait", &t.fnLayerWait},
 		{"hicache_layer_word", &t.fnLayerWord},
 		{"hicache_ticket_status", &t.fnTicketStatus},

@@ -142,6 +142,14 @@ func (t *table) callBackUp(f *frame, engine uintptr, transfer unsafe.Pointer, ti
 	return Status(t.invoke(f, t.fnBackUp))
 }
 
+func (t *table) callTransferCancel(f *frame, engine uintptr, ticket uint64, errorOut unsafe.Pointer) Status {
+	f.hold[0] = errorOut
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(ticket)
+	f.call.arguments[2] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnTransferCancel))
+}
+
 func (t *table) callLayerWait(f *frame, engine uintptr, ticket uint64, layer uint32, stream uint64, errorOut unsafe.Pointer) Status {
 	f.hold[0] = errorOut
 	f.call.arguments[0] = uint64(engine)
@@ -394,14 +402,14 @@ func (t *table) callHostCopy(f *frame, engine uintptr, lease uint64, pages unsaf
 	f.hold[0] = pages
 	f.hold[1] = bytes
 	f.hold[2] = errorOut
-	f.args[0] = engine
-	f.args[1] = uintptr(lease)
-	f.args[2] = uintptr(pages)
-	f.args[3] = uintptr(layout)
-	f.args[4] = uintptr(toHost)
-	f.args[5] = uintptr(bytes)
-	f.args[6] = uintptr(errorOut)
-	return Status(syscallN(t.fnHostCopy, f.args[:7]))
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(lease)
+	f.call.arguments[2] = uint64(uintptr(pages))
+	f.call.arguments[3] = uint64(layout)
+	f.call.arguments[4] = uint64(toHost)
+	f.call.arguments[5] = uint64(uintptr(bytes))
+	f.call.arguments[6] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnHostCopy))
 }
 
 func (t *table) callHostInspect(f *frame, engine uintptr, pool uint32, hpages unsafe.Pointer, pageCount uint32, ppagesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {

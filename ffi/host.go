@@ -35,8 +35,8 @@ func (e *Engine) HostFree(frees []HostPages) error {
 	return e.end(f, "host free", e.library.table.callHostFree(f, e.handle, data(f.hostPages), count(len(f.hostPages)), f.errorOut()))
 }
 
-// HostView leases host pages and writes their bytes, one slice a page, into views: valid until LeaseRelease, and never after. On the null
-// backend, which has no bytes, the slices are nil: use Tags.
+// HostView leases host pages and writes their bytes, one slice a page, into views: valid until LeaseRelease, and never after. The slices are nil on
+// the null backend, which has no bytes (use Tags), and in a region where a page does not lie in one piece (use HostCopy).
 func (e *Engine) HostView(pages HostPages, views [][]byte) (Lease, error) {
 	if len(views) < len(pages.Pages) {
 		return 0, invalid("host view", "views has room for %d pages, need %d", len(views), len(pages.Pages))
@@ -56,13 +56,35 @@ func (e *Engine) HostView(pages HostPages, views [][]byte) (Lease, error) {
 		size := e.pools[pages.Pool].host.PageBytes
 		for i, address := range f.addresses {
 			views[i] = nil
-			if address != 0 {
+			if address != 0 && e.pools[pages.Pool].host.HostLayout == HostLayoutEnvelope {
 				views[i] = unsafe.Slice((*byte)(foreign(address)), size)
 			}
 		}
 	}
 	lease := Lease(f.out64)
 	return lease, e.end(f, "host view", status)
+}
+
+// HostCopy copies whole host pages, which a view holds, into buf or (toHost) out of it: PageBytes a page, one after the other, each as layout has
+// it in a region of one page; HostLayoutEnvelope is the device's order. Blocks for the copy.
+// Errors: ErrStale, ErrNotMapped, ErrInvalid, ErrUnsupported on the null backend.
+func (e *Engine) HostCopy(view Lease, pages HostPages, layout HostLayout, toHost bool, buf []byte) error {
+	if int(pages.Pool) >= len(e.pools) {
+		return invalid("host copy", "pool %d of %d", pages.Pool, len(e.pools))
+	}
+	if need := uint64(len(pages.Pages)) * e.pools[pages.Pool].host.PageBytes; uint64(len(buf)) < need {
+		return invalid("host copy", "buf has %d bytes, need %d", len(buf), need)
+	}
+	f := e.begin()
+	if f == nil {
+		return closed("host copy")
+	}
+	f.hostPages = append(f.hostPages, abiHostPages{pool: pages.Pool, pageCount: count(len(pages.Pages)), hpages: unsafe.SliceData(pages.Pages)})
+	var mode uint32
+	if toHost {
+		mode = 1
+	}
+	return e.end(f, "host copy", e.library.table.callHostCopy(f, e.handle, uint64(view), data(f.hostPages), uint32(layout), mode, data(buf), f.errorOut()))
 }
 
 // HostInspect writes the places of host pages now, NoPhysicalPage where not allocated.

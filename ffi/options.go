@@ -16,6 +16,9 @@ type PoolOptions struct {
 	VRowBytes        uint64 // One layer's V row (or convolution state); a multiple of 16; 0 for a latent row.
 	PageBytes        uint64 // 0: what the rows need; else at least that, a multiple of 16.
 	VirtualPageCount uint32 // 0: as many as can ever be in use; must be 0 for SWA.
+	HostLayout       HostLayout
+	HostPageCount    uint32 // Pages of a host region of its own; 0: a share of HostBytes. Must be 0 with HostLayoutEnvelope.
+	HeadCount        uint32 // Heads of a row, for HostLayoutPageHead.
 }
 
 // Options open an engine. Zero values are the library's defaults (see hicache_options_t).
@@ -55,6 +58,7 @@ func (o *Options) abi() *abiOptions {
 			layerCount: count(len(p.LayerIDs)), layerIDs: unsafe.SliceData(p.LayerIDs),
 			envelopeLayout: p.EnvelopeLayout, zeroing: p.Zeroing, flags: p.Flags,
 			kRowBytes: p.KRowBytes, vRowBytes: p.VRowBytes, pageBytes: p.PageBytes, virtualPageCount: p.VirtualPageCount,
+			hostLayout: p.HostLayout, hostPageCount: p.HostPageCount, headCount: p.HeadCount,
 		}
 	}
 	return &abiOptions{

@@ -57,6 +57,16 @@ func (f *frame) endTransfer(e *Engine, op string, status Status) (Ticket, error)
 	return ticket, e.end(f, op, status)
 }
 
+// TransferCancel asks that a transfer copy no more: what was not handed to the device yet never runs, and the completion says StatusCancelled if
+// that left something out. OK also for a transfer that has ended. Never waits. Errors: ErrStale.
+func (e *Engine) TransferCancel(t Ticket) error {
+	f := e.begin()
+	if f == nil {
+		return closed("transfer cancel")
+	}
+	return e.end(f, "transfer cancel", e.library.table.callTransferCancel(f, e.handle, uint64(t), f.errorOut()))
+}
+
 // LayerWait makes a stream wait until a global layer of the ticket's pages has arrived. On the CPU and null backends it blocks the caller
 // instead, and returns why the transfer failed if it did.
 func (e *Engine) LayerWait(t Ticket, layer uint32, stream uint64) error {

@@ -26,6 +26,9 @@ func (e *Engine) DevicePage(pool uint32, page ids.PhysicalPage) ([]byte, error) 
 
 // HostPageAt shows the envelope of the host page at a place (see HostInspect). It leases nothing: prefer HostView.
 func (e *Engine) HostPageAt(pool uint32, page ids.PhysicalPage) ([]byte, error) {
+	if int(pool) < len(e.pools) && e.pools[pool].host.HostLayout != HostLayoutEnvelope {
+		return nil, &Error{Op: "host page", Pool: pool, Status: StatusUnsupported, Message: "the page does not lie in one piece: use HostView and HostCopy"}
+	}
 	return e.pageView("host page", TierHost, pool, page)
 }
 

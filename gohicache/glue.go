@@ -16,7 +16,7 @@ func lifecycleConfig(o *Options) lifecycle.Config {
 		LoadBackMinTokens: o.LoadBackMinTokens, Events: o.Events,
 		Store: o.Storage, KeyFields: lifecycle.KeyFields{Model: o.Model, DType: o.DType, Rank: o.Rank, Ranks: o.Ranks},
 		Prefetch: lifecycle.PrefetchPolicy(o.Prefetch), PrefetchMinTokens: o.PrefetchMinTokens, PrefetchTimeout: o.PrefetchTimeout,
-		PrefetchTimeoutPerKiTokens: o.PrefetchTimeoutPerKiTokens, StoreQueueMax: o.StoreQueueMax, StorageBatch: o.StorageBatch,
+		PrefetchTimeoutPerKiTokens: o.PrefetchTimeoutPerKiTokens, StoreQueueMax: o.StoreQueueMax, StorageBatch: o.StorageBatch, HeadGroups: o.HeadGroups,
 		Clock: o.Clock, Logger: o.Logger,
 	}
 	cfg.Policy, _ = policy.ByName(o.Eviction) // Validate has tried it
@@ -27,7 +27,8 @@ func lifecycleConfig(o *Options) lifecycle.Config {
 		p := &o.Pools[i]
 		k, v := p.rows()
 		q := lifecycle.Pool{Name: p.Name, Role: radixRoles[p.Role], KRowBytes: k, VRowBytes: v, PageBytes: p.PageBytes, WindowTokens: p.WindowTokens,
-			VirtualPages: p.VirtualPages, Layout: uint32(p.Layout), Zeroing: uint32(p.Zeroing), Direction: uint32(p.Direction), Static: p.Static}
+			VirtualPages: p.VirtualPages, Layout: uint32(p.Layout), Zeroing: uint32(p.Zeroing), Direction: uint32(p.Direction), Static: p.Static,
+			HostLayout: uint32(o.hostLayout(i)), HostPages: p.HostPages, Heads: p.Heads}
 		for _, l := range p.Layers {
 			q.Layers = append(q.Layers, uint32(l))
 		}
@@ -76,6 +77,9 @@ func poolInfos(o *Options, core *lifecycle.Core) []PoolInfo {
 			VTokenStrideBytes: d.VTokenStrideBytes, VOffsetBytes: d.VOffsetBytes, FirstPage: int(d.FirstPage), PageCount: int(d.PageCount), HostPageCount: int(core.HostInfo(i).PageCount),
 			KernelScale: d.KernelPageScale, KernelOffset: d.KernelPageOffset,
 			ArenaBase: d.ArenaBase}
+		if o.HostBytes > 0 || o.Storage != nil {
+			out[i].HostLayout = HostLayout(core.HostInfo(i).HostLayout)
+		}
 		if p.Role == State {
 			out[i].PageTokens = 1
 		}

@@ -21,9 +21,10 @@ type PoolInfo struct {
 	TokenStrideBytes  uint64
 	VTokenStrideBytes uint64
 	VOffsetBytes      uint64
-	FirstPage         int // Device pages below are the sink.
-	PageCount         int // Of the device arena.
-	HostPageCount     int // Of the host arena; 0 without.
+	FirstPage         int        // Device pages below are the sink.
+	PageCount         int        // Of the device arena.
+	HostPageCount     int        // Of the host arena; 0 without.
+	HostLayout        HostLayout // Of a host region of its own; HostLayoutDefault: envelopes in the shared arena, or no host tier.
 	KernelScale       uint64
 	KernelOffset      uint64
 	// ArenaBase is the device address of byte 0 of the arena, the same for all pools: what an attention kernel's base pointers are computed from. It

@@ -29,6 +29,10 @@ type Options struct {
 	// StagingBytes is the host arena that storage uses when HostBytes is 0. Default: room for 64 pages of every pool if there is storage; a cache
 	// that is opened without, and shall get some from AttachStorage, needs it said.
 	StagingBytes uint64
+	// HostArena says whether pools share one host arena of envelopes or have a region each. Default HostArenaAuto.
+	HostArena HostArena
+	// HostLayout is the order of pages in regions, of the pools that do not say their own. Default: page_first where there are regions.
+	HostLayout HostLayout
 	// Pools of pages. Exactly one is Full; any number are SWA or State. 1 to 16.
 	Pools []PoolOptions
 	// RequestTokensMax makes Open fail with ErrInfeasible if one request of so many tokens can never fit. Default 0: one page.
@@ -68,6 +72,8 @@ type Options struct {
 	PrefetchTimeoutPerKiTokens time.Duration
 	// StoreQueueMax is the number of pages that may wait to be written to storage; more are skipped and counted. Default 65536.
 	StoreQueueMax int
+	// HeadGroups cuts a page into so many objects by heads, in a store that cannot keep it as one. Default 0: K and V.
+	HeadGroups int
 	// StorageBatch is the number of pages in one call of the store. Default 32.
 	StorageBatch int
 
@@ -105,6 +111,12 @@ type PoolOptions struct {
 	VirtualPages int
 	// Layout is the order inside the envelope. Default LayerMajor.
 	Layout Layout
+	// HostLayout is the order of the pool's pages in a host region of its own. Default: Options.HostLayout, or envelopes in the shared arena.
+	HostLayout HostLayout
+	// HostPages is the number of pages of that region. Default 0: pools that say nothing share HostBytes so that each has as many.
+	HostPages int
+	// Heads is the number of heads of a row, for HostPageHead and HeadGroups. Default 0: rows are not cut.
+	Heads int
 	// Zeroing says what handing out a page zeroes. Default ZeroDefault.
 	Zeroing Zeroing
 	// Direction is the pool's place in the arena. Default DirectionAuto.
@@ -215,7 +227,7 @@ func checkSizes(o *Options) error {
 		{"WriteThreshold", o.WriteThreshold, 1, math.MaxInt32}, {"LoadBackMinTokens", o.LoadBackMinTokens, 0, math.MaxInt32},
 		{"PrefetchMinTokens", o.PrefetchMinTokens, 0, math.MaxInt32}, {"StoreQueueMax", o.StoreQueueMax, 1, math.MaxInt32},
 		{"StorageBatch", o.StorageBatch, 1, 1 << 16}, {"CopyThreads", o.CopyThreads, 1, 64}, {"Ranks", o.Ranks, 1, 1 << 16},
-		{"Rank", o.Rank, 0, o.Ranks - 1},
+		{"Rank", o.Rank, 0, o.Ranks - 1}, {"HeadGroups", o.HeadGroups, 0, 1 << 16},
 	} {
 		if f.value < f.lo || f.value > f.max {
 			return invalid(f.name, "%d is not in [%d, %d]", f.value, f.lo, f.max)
@@ -233,6 +245,12 @@ func checkSizes(o *Options) error {
 	if o.Tokens > TokenBigrams {
 		return invalid("Tokens", "%d is no form of tokens", o.Tokens)
 	}
+	if o.HostArena > HostArenaReference {
+		return invalid("HostArena", "%d is no mode", o.HostArena)
+	}
+	if o.HostLayout > HostPageHead {
+		return invalid("HostLayout", "%d is no layout", o.HostLayout)
+	}
 	if o.Compaction > CompactionOff {
 		return invalid("Compaction", "%d is no mode", o.Compaction)
 	}
@@ -248,6 +266,9 @@ func checkSizes(o *Options) error {
 func checkPools(o *Options) error {
 	if len(o.Pools) == 0 || len(o.Pools) > poolsMax {
 		return invalid("Pools", "%d pools; there must be 1 to %d", len(o.Pools), poolsMax)
+	}
+	if o.HostLayout == HostPageHead && !slices.ContainsFunc(o.Pools, func(p PoolOptions) bool { return p.Heads > 1 }) {
+		return invalid("HostLayout", "page_head needs Heads of a pool")
 	}
 	full, names, served := 0, map[string]bool{}, map[int]string{}
 	for i := range o.Pools {
@@ -307,6 +328,18 @@ func checkPool(p *PoolOptions, field func(string) string) error {
 	if p.VirtualPages < 0 || p.VirtualPages > math.MaxInt32 || (p.Role == SWA && p.VirtualPages != 0) {
 		return invalid(field("VirtualPages"), "%d; the FULL pool decides for SWA pools", p.VirtualPages)
 	}
+	if p.HostLayout > HostPageHead {
+		return invalid(field("HostLayout"), "%d is no layout", p.HostLayout)
+	}
+	if p.HostPages < 0 || p.HostPages > math.MaxInt32 {
+		return invalid(field("HostPages"), "%d is not in [0, %d]", p.HostPages, math.MaxInt32)
+	}
+	if p.Heads < 0 || p.Heads > 1<<16 || p.Heads > 1 && (k%uint64(16*p.Heads) != 0 || v%uint64(16*p.Heads) != 0) {
+		return invalid(field("Heads"), "%d; a head's part of rows of K %d and V %d bytes must be a multiple of 16", p.Heads, k, v)
+	}
+	if p.HostLayout == HostPageHead && p.Heads <= 1 {
+		return invalid(field("HostLayout"), "page_head needs %s", field("Heads"))
+	}
 	if p.Static && p.VirtualPages == 0 {
 		return invalid(field("VirtualPages"), "required with %s", field("Static"))
 	}
@@ -328,6 +361,27 @@ var refusals = []refusal{
 		func(o *Options) bool { return o.StagingBytes != 0 && o.HostBytes != 0 }},
 	{"Storage", "Device", "the null device has no bytes to store",
 		func(o *Options) bool { return o.Storage != nil && o.Device.kind == deviceNull }},
+	{"HostArena", "Storage", "the store cannot keep a page as one object, which an arena of envelopes needs",
+		func(o *Options) bool { return o.HostArena == HostArenaEnvelope && !o.envelopes() }},
+	{"HostArena", "HostLayout", "envelopes share one arena, the layouts are for regions",
+		func(o *Options) bool { return o.HostArena == HostArenaEnvelope && o.HostLayout != HostLayoutDefault }},
+	{"HostArena", "Pools[].HostLayout", "envelopes share one arena, the layouts are for regions",
+		func(o *Options) bool {
+			return o.HostArena == HostArenaEnvelope && slices.ContainsFunc(o.Pools, func(p PoolOptions) bool { return p.HostLayout != HostLayoutDefault })
+		}},
+	{"Pools[].HostPages", "HostArena", "only a region has pages of its own",
+		func(o *Options) bool {
+			for i := range o.Pools {
+				if o.Pools[i].HostPages > 0 && o.hostLayout(i) == HostLayoutDefault {
+					return true
+				}
+			}
+			return false
+		}},
+	{"HeadGroups", "Pools[].Heads", "each group has as many heads, at least one",
+		func(o *Options) bool {
+			return o.HeadGroups > 1 && slices.ContainsFunc(o.Pools, func(p PoolOptions) bool { return p.Heads > 1 && p.Heads%o.HeadGroups != 0 })
+		}},
 	{"Faults", "Device", "failures are injected below the cpu and null devices only",
 		func(o *Options) bool { return o.Faults != nil && o.Device.kind == deviceCUDA }},
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hicache/hicache/gohicache/storage"
 	"github.com/hicache/hicache/gohicache/storage/file"
 )
 
@@ -40,6 +41,14 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"StoreQueueMax", func(o *Options) { o.StoreQueueMax = -1 }},
 		{"StorageBatch", func(o *Options) { o.StorageBatch = -1 }},
 		{"CopyThreads", func(o *Options) { o.CopyThreads = 1000 }},
+		{"HostArena", func(o *Options) { o.HostArena = 9 }},
+		{"HostLayout", func(o *Options) { o.HostLayout = 9 }},
+		{"HostLayout", func(o *Options) { o.HostLayout = HostPageHead }},
+		{"HeadGroups", func(o *Options) { o.HeadGroups = -1 }},
+		{"Pools[0] (full).HostLayout", func(o *Options) { o.Pools[0].HostLayout = 9 }},
+		{"Pools[0] (full).HostLayout", func(o *Options) { o.Pools[0].HostLayout = HostPageHead }},
+		{"Pools[0] (full).HostPages", func(o *Options) { o.Pools[0].HostPages = -1 }},
+		{"Pools[0] (full).Heads", func(o *Options) { o.Pools[0].Heads = 3 }},
 		{"Rank", func(o *Options) { o.Rank = 1 }},
 		{"Device", func(o *Options) { o.Device = CUDA(-1) }},
 		{"Pools", func(o *Options) { o.Pools = nil }},
@@ -66,12 +75,22 @@ func TestValidateNamesTheField(t *testing.T) {
 	}
 }
 
+// objectStore cannot keep a page as one object.
+type objectStore struct{ storage.Store }
+
+func (objectStore) Capabilities() storage.Capabilities { return storage.Capabilities{} }
+
 // TestRefusals has one case a row of the table: each pair is refused, and the error names both.
 func TestRefusals(t *testing.T) {
 	cases := []func(*Options){
 		func(o *Options) { o.WritePolicy = WriteBack },
 		func(o *Options) { o.HostBytes, o.StagingBytes, o.Storage = 1<<20, 1<<20, file.New(t.TempDir()) },
 		func(o *Options) { o.Device, o.Storage, o.HostBytes = Null, file.New(t.TempDir()), 1<<20 },
+		func(o *Options) { o.HostArena, o.Storage = HostArenaEnvelope, objectStore{file.New(t.TempDir())} },
+		func(o *Options) { o.HostArena, o.HostLayout = HostArenaEnvelope, HostLayerFirst },
+		func(o *Options) { o.HostArena, o.Pools[1].HostLayout = HostArenaEnvelope, HostLayerFirst },
+		func(o *Options) { o.Pools[0].HostPages = 5 },
+		func(o *Options) { o.HeadGroups, o.Pools[0].Heads, o.Pools[0].LayerBytes = 3, 2, 128 },
 		func(o *Options) { o.Device, o.Faults = CUDA(0), &FaultOptions{} },
 	}
 	if len(cases) != len(Refusals()) {

@@ -69,7 +69,7 @@ typedef int32_t hicache_status_t;
 #define HICACHE_NOT_MAPPED (-31)       // That virtual page has no page in that pool.
 #define HICACHE_DEVICE (-40)           // The device failed; native_code says how. The engine is poisoned: only close is left.
 #define HICACHE_CORRUPT (-41)          // Bytes failed their checksum.
-#define HICACHE_CANCELLED (-42)        // The transfer was cancelled before it ran.
+#define HICACHE_CANCELLED (-42)        // The transfer was cancelled before all of it ran.
 #define HICACHE_INTERNAL (-50)         // A bug in libhicache.
 
 // Static text, "NO_CAPACITY" for -20; "UNKNOWN" for a value that does not exist.
@@ -156,7 +156,7 @@ typedef struct hicache_pool_options {
   uint32_t host_layout;        // HICACHE_HOST_*.
   uint32_t host_page_count;    // Pages of a separate region. 0: pools that say nothing share what the others leave of host_bytes, so that each
                                // has as many pages; the shared arena gets the share of its pools. ENVELOPE: must be 0.
-  uint32_t head_count;         // Heads of a row, for PAGE_HEAD; K and V rows are multiples of 16 bytes times it. 0 elsewhere, or 1.
+  uint32_t head_count;         // Heads of a row, for PAGE_HEAD orders; K and V rows are multiples of 16 bytes times it. 0 = 1.
 } hicache_pool_options_t;
 
 #define HICACHE_BACKEND_CPU 1u  // Byte-exact reference: "device" memory is host memory, copies run on worker threads.
@@ -169,6 +169,12 @@ typedef struct hicache_pool_options {
 
 #define HICACHE_PLACEMENT_BEST 0u      // Frontiers retreat at once; a shortfall moves just what it needs.
 #define HICACHE_PLACEMENT_REFERENCE 1u // Frontiers retreat and neighbours pack as in the system the idea comes from (ends only).
+
+// How copies cross the bus. AUTO: by the size of a fragment and the direction.
+#define HICACHE_COPY_AUTO 0u
+#define HICACHE_COPY_DIRECT 1u // The copy engine, fragment by fragment.
+#define HICACHE_COPY_KERNEL 2u // A kernel on few blocks, straight to and from host memory.
+#define HICACHE_COPY_STAGED 3u // The copy engine for what is contiguous on the host, a kernel to and from a ring on the device for the rest.
 
 // Deliberate faults, to show that the checks catch them. Accepted only by a build with HICACHE_SABOTAGE, else UNSUPPORTED.
 #define HICACHE_SABOTAGE_VIRTUAL_ON_WIRE 1u // Transfers use virtual ids as places.
@@ -215,7 +221,7 @@ typedef struct hicache_options {
   hicache_fault_options_t fault;
   uint32_t transfer_pages_max; // Page copies in all tickets together, 20 bytes each; 0 = an eighth of the pages that can be in use at once,
                               // at least 64 Ki. One more is LIMIT.
-  uint32_t reserved0;
+  uint32_t copy_method;       // CUDA: HICACHE_COPY_*. 0 elsewhere.
   uint64_t host_numa_nodes;   // Bit n: the host arena's memory comes from NUMA node n; several bits: from each in turn; 0: as the kernel
                               // likes. INVALID_ARGUMENT for a node that the machine does not have.
 } hicache_options_t;
@@ -381,6 +387,12 @@ HICACHE_API hicache_status_t hicache_load(hicache_engine_t *engine, const hicach
 // twice), BUSY (a page of either tier that another ticket is still writing), LIMIT.
 HICACHE_API hicache_status_t hicache_back_up(hicache_engine_t *engine, const hicache_transfer_t *transfer, hicache_ticket_t *ticket_out,
                                              hicache_error_t *error);
+
+// Asks that a transfer copy no more. What has not been handed to the device never runs, what runs ends, and then the transfer ends like
+// any other: its completion says CANCELLED (or OK, if nothing was left to leave out), and its pins end when that has been read. Waits for its layers
+// return CANCELLED. A cancelled load leaves its pages bound with undefined content, a cancelled back-up its host pages taken with undefined content:
+// the caller frees them. OK also for a transfer that has ended. Never waits. Errors: STALE_ID.
+HICACHE_API hicache_status_t hicache_transfer_cancel(hicache_engine_t *engine, hicache_ticket_t ticket, hicache_error_t *error);
 
 // Makes `stream` wait until global layer `layer` of the ticket's pages has arrived. CPU and null backends: blocks the caller instead.
 // A layer that no pool of the transfer serves is complete at once, and so is every layer of a ticket that has ended well. A transfer
@@ -625,6 +637,8 @@ typedef struct hicache_stats {
   uint64_t leases, steps;                             // Held now.
   uint64_t leases_total, steps_total;
   uint64_t clock_ns;                                  // Virtual time with fault injection, else 0.
+  uint64_t transfers_cancelled;
+  uint64_t direct_bytes, kernel_bytes, staged_bytes;  // CUDA: what crossed the bus by which of HICACHE_COPY_*.
 } hicache_stats_t;
 HICACHE_API hicache_status_t hicache_stats(hicache_engine_t *engine, hicache_stats_t *stats_out, hicache_error_t *error);
 

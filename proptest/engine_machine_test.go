@@ -111,6 +111,7 @@ func (s *engineCounters) add(m *machine) {
 	s.total.TakesRefused += stats.TakesRefused
 	s.total.Moves += stats.Moves
 	s.total.MovesDuringTransfer += stats.MovesDuringTransfer
+	s.total.TransfersCancelled += stats.TransfersCancelled
 	s.total.HostMoves += stats.HostMoves
 	s.total.Loads += stats.Loads
 	s.total.BackUps += stats.BackUps
@@ -120,7 +121,7 @@ func (s *engineCounters) add(m *machine) {
 
 func (s *engineCounters) counts() map[string]uint64 {
 	return map[string]uint64{"takes": s.total.Takes, "refusals": s.total.TakesRefused, "moves": s.total.Moves,
-		"moves during a transfer": s.total.MovesDuringTransfer, "moves on the host": s.total.HostMoves, "loads": s.total.Loads, "back-ups": s.total.BackUps,
+		"moves during a transfer": s.total.MovesDuringTransfer, "moves on the host": s.total.HostMoves, "transfers cancelled": s.total.TransfersCancelled, "loads": s.total.Loads, "back-ups": s.total.BackUps,
 		"quarantined pages": s.total.FreesQuarantined, "failed transfers": s.total.TransfersFailed}
 }
 
@@ -133,7 +134,8 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 		"extend": (*machine).extend, "free sequence": (*machine).freeSequence,
 		"reserve": (*machine).reserve, "cancel": (*machine).cancel, "load": (*machine).load, "back up": (*machine).backUp,
 		"run copies": (*machine).runCopies, "run layers": (*machine).runLayers, "poll": (*machine).poll, "fail next": (*machine).failNext,
-		"lease": (*machine).lease, "step": (*machine).step, "end holder": (*machine).releaseHolder,
+		"cancel transfer": (*machine).cancelTransfer,
+		"lease":           (*machine).lease, "step": (*machine).step, "end holder": (*machine).releaseHolder,
 		"reserve again": (*machine).reserve, "load again": (*machine).load, "write again": (*machine).write, "poll again": (*machine).poll,
 		"alloc again": (*machine).alloc, "host take": (*machine).hostTake, "host free": (*machine).hostFree,
 		"write": (*machine).write, "compact": (*machine).compact, "set compaction": (*machine).setCompaction, "resize": (*machine).resize,

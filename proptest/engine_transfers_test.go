@@ -220,6 +220,21 @@ func (m *machine) runLayers() {
 
 func (m *machine) failNext() { m.must(m.engine.FaultHold(true, 1)) }
 
+// cancelTransfer cancels a transfer, ended or not: what is left of it is its completion.
+func (m *machine) cancelTransfer() {
+	held := sortedIDs(m.model.tickets)
+	if len(held) == 0 {
+		return
+	}
+	ticket := ffi.Ticket(rapid.SampledFrom(held).Draw(m.t, "ticket"))
+	before, _, _ := m.engine.TicketStatus(ticket)
+	m.must(m.engine.TransferCancel(ticket))
+	done, _, err := m.engine.TicketStatus(ticket)
+	if !done || !before && !errors.Is(err, ffi.ErrCancelled) {
+		m.t.Fatalf("a transfer that had ended (%v) before it was cancelled: done %v, %v", before, done, err)
+	}
+}
+
 func (m *machine) poll() {
 	done := make([]ffi.Completion, rapid.IntRange(1, 4).Draw(m.t, "completions"))
 	n, err := m.engine.CompletionPoll(done)
@@ -233,6 +248,9 @@ func (m *machine) poll() {
 			m.t.Fatalf("completion %+v of a transfer of %d pages, to the device: %v", c, len(t.copies), t.toDevice)
 		}
 		m.model.finish(uint64(c.Ticket), c.Status == ffi.StatusOK)
+		if c.Status != ffi.StatusOK && c.Status != ffi.StatusDevice && c.Status != ffi.StatusCancelled {
+			m.t.Fatalf("completion with %s", c.Status)
+		}
 	}
 }
 

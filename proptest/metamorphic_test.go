@@ -62,6 +62,28 @@ func TestStaticPoolsAnswerAlike(t *testing.T) {
 	}
 }
 
+// TestHostLayoutsAnswerAlike: the order of a pool's pages in host memory changes neither what is granted nor a byte that comes back, where each
+// region has room.
+func TestHostLayoutsAnswerAlike(t *testing.T) {
+	needLibrary(t)
+	for _, g := range geometries {
+		t.Run(g.name, func(t *testing.T) {
+			check(t, budget{8, 0}, func(rt *rapid.T) {
+				operations := rapid.SliceOfN(rapid.Custom(drawOperation), 10, 80).Draw(rt, "operations")
+				for i, backend := range []ffi.Backend{ffi.BackendCPU, ffi.BackendCPU, ffi.BackendNull} {
+					v := variant{backend: backend, pageTokens: 4, layout: ffi.EnvelopeLayout(i % 2), ample: true}
+					envelopes := run(rt, &g, v, operations)
+					for v.host = ffi.HostLayoutLayerFirst; v.host <= ffi.HostLayoutPageHead; v.host++ {
+						if diff := cmp.Diff(envelopes.log, run(rt, &g, v, operations).log); diff != "" {
+							rt.Fatalf("%s differs (-envelopes +layout):\n%s", v, diff)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
 const amplePages = 400 // 80 operations take 4 pages of a pool each at most.
 
 // An operation is drawn once and means the same in every variant: what it picks depends on logical state alone.
@@ -85,12 +107,13 @@ type variant struct {
 	layout     ffi.EnvelopeLayout
 	seed       uint64
 	ample      bool // Room for everything that the operations can ask for.
+	host       ffi.HostLayout
 	static     bool // Every pool has memory of its own, and nothing moves.
 }
 
 func (v variant) String() string {
-	return fmt.Sprintf("compaction %d, placement %d, %s, %d tokens a page, layout %d, seed %d, static %v", v.compaction, v.placement, backendNames[v.backend], v.pageTokens,
-		v.layout, v.seed, v.static)
+	return fmt.Sprintf("compaction %d, placement %d, %s, %d tokens a page, layout %d, host layout %d, seed %d, static %v", v.compaction, v.placement, backendNames[v.backend], v.pageTokens,
+		v.layout, v.host, v.seed, v.static)
 }
 
 func variants() []variant {
@@ -139,7 +162,7 @@ func run(t *rapid.T, g *geometry, v variant, operations []operation) *answers {
 			o.HostBytes += uint64(g.pages) * 72 * (scale - 1) * uint64(len(o.Pools[i].LayerIDs))
 			o.Pools[i].KRowBytes, o.Pools[i].VRowBytes = o.Pools[i].KRowBytes*scale, o.Pools[i].VRowBytes*scale
 		}
-		o.Pools[i].EnvelopeLayout = v.layout
+		o.Pools[i].EnvelopeLayout, o.Pools[i].HostLayout = v.layout, v.host
 	}
 	if v.ample {
 		o.DeviceBytes *= amplePages

@@ -335,7 +335,6 @@ TEST(HostRegions, ShareWhatIsLeftOfTheHost) {
   };
   refuse([](auto &p) { p[kFull].host_layout = 5; }, HICACHE_INVALID_ARGUMENT, "host_layout");
   refuse([](auto &p) { p[kState].host_page_count = 3; }, HICACHE_INVALID_ARGUMENT, "host_page_count");
-  refuse([](auto &p) { p[kFull].head_count = 2; }, HICACHE_INVALID_ARGUMENT, "head_count");
   refuse([](auto &p) { p[kFull].host_layout = HICACHE_HOST_PAGE_HEAD, p[kFull].head_count = 2; }, HICACHE_INVALID_ARGUMENT, "head_count");
   refuse([](auto &p) { p[kSwa].host_page_count = 1000; }, HICACHE_INFEASIBLE, "host_page_count");
   refuse([&](auto &p) { p[kSwa].host_page_count = static_cast<uint32_t>((options.host_bytes - full) / swa); }, HICACHE_INFEASIBLE, "");

@@ -35,7 +35,7 @@ HICACHE_NOT_MAPPED = -31
 HICACHE_DEVICE = -40
 # Bytes failed their checksum.
 HICACHE_CORRUPT = -41
-# The transfer was cancelled before it ran.
+# The transfer was cancelled before all of it ran.
 HICACHE_CANCELLED = -42
 # A bug in libhicache.
 HICACHE_INTERNAL = -50
@@ -90,6 +90,14 @@ HICACHE_COMPACTION_OFF = 2
 HICACHE_PLACEMENT_BEST = 0
 # Frontiers retreat and neighbours pack as in the system the idea comes from (ends only).
 HICACHE_PLACEMENT_REFERENCE = 1
+# How copies cross the bus. AUTO: by the size of a fragment and the direction.
+HICACHE_COPY_AUTO = 0
+# The copy engine, fragment by fragment.
+HICACHE_COPY_DIRECT = 1
+# A kernel on few blocks, straight to and from host memory.
+HICACHE_COPY_KERNEL = 2
+# The copy engine for what is contiguous on the host, a kernel to and from a ring on the device for the rest.
+HICACHE_COPY_STAGED = 3
 # Deliberate faults, to show that the checks catch them. Accepted only by a build with HICACHE_SABOTAGE, else UNSUPPORTED.
 # Transfers use virtual ids as places.
 HICACHE_SABOTAGE_VIRTUAL_ON_WIRE = 1
@@ -221,7 +229,7 @@ class hicache_pool_options_t(Structure):
         # Pages of a separate region. 0: pools that say nothing share what the others leave of host_bytes, so that each
         # has as many pages; the shared arena gets the share of its pools. ENVELOPE: must be 0.
         ("host_page_count", c_uint32),
-        # Heads of a row, for PAGE_HEAD; K and V rows are multiples of 16 bytes times it. 0 elsewhere, or 1.
+        # Heads of a row, for PAGE_HEAD orders; K and V rows are multiples of 16 bytes times it. 0 = 1.
         ("head_count", c_uint32),
     ]
 
@@ -295,7 +303,8 @@ class hicache_options_t(Structure):
         # Page copies in all tickets together, 20 bytes each; 0 = an eighth of the pages that can be in use at once,
         # at least 64 Ki. One more is LIMIT.
         ("transfer_pages_max", c_uint32),
-        ("reserved0", c_uint32),
+        # CUDA: HICACHE_COPY_*. 0 elsewhere.
+        ("copy_method", c_uint32),
         # Bit n: the host arena's memory comes from NUMA node n; several bits: from each in turn; 0: as the kernel
         # likes. INVALID_ARGUMENT for a node that the machine does not have.
         ("host_numa_nodes", c_uint64),
@@ -627,6 +636,13 @@ class hicache_stats_t(Structure):
         ("steps_total", c_uint64),
         # Virtual time with fault injection, else 0.
         ("clock_ns", c_uint64),
+        ("transfers_cancelled", c_uint64),
+        # CUDA: what crossed the bus by which of HICACHE_COPY_*.
+        ("direct_bytes", c_uint64),
+        # CUDA: what crossed the bus by which of HICACHE_COPY_*.
+        ("kernel_bytes", c_uint64),
+        # CUDA: what crossed the bus by which of HICACHE_COPY_*.
+        ("staged_bytes", c_uint64),
     ]
 
     def __init__(self, **fields):
@@ -731,7 +747,7 @@ LAYOUT = {
     "hicache_options.sabotage": 108,
     "hicache_options.fault": 112,
     "hicache_options.transfer_pages_max": 152,
-    "hicache_options.reserved0": 156,
+    "hicache_options.copy_method": 156,
     "hicache_options.host_numa_nodes": 160,
     "hicache_pool_info": 176,
     "hicache_pool_info.struct_size": 0,
@@ -860,7 +876,7 @@ LAYOUT = {
     "hicache_stamp.digest": 0,
     "hicache_stamp.page": 8,
     "hicache_stamp.token_count": 12,
-    "hicache_stats": 264,
+    "hicache_stats": 296,
     "hicache_stats.struct_size": 0,
     "hicache_stats.pool_count": 4,
     "hicache_stats.takes": 8,
@@ -895,6 +911,10 @@ LAYOUT = {
     "hicache_stats.leases_total": 240,
     "hicache_stats.steps_total": 248,
     "hicache_stats.clock_ns": 256,
+    "hicache_stats.transfers_cancelled": 264,
+    "hicache_stats.direct_bytes": 272,
+    "hicache_stats.kernel_bytes": 280,
+    "hicache_stats.staged_bytes": 288,
     "hicache_pool_stats": 88,
     "hicache_pool_stats.struct_size": 0,
     "hicache_pool_stats.reserved0": 4,
@@ -958,6 +978,7 @@ PROTOTYPES = [
     ("hicache_reservation_pages", c_int32, [c_void_p, c_uint64, c_uint32, POINTER(c_uint32), c_uint32, POINTER(c_uint32), POINTER(hicache_error_t)]),
     ("hicache_load", c_int32, [c_void_p, POINTER(hicache_transfer_t), POINTER(c_uint64), POINTER(hicache_error_t)]),
     ("hicache_back_up", c_int32, [c_void_p, POINTER(hicache_transfer_t), POINTER(c_uint64), POINTER(hicache_error_t)]),
+    ("hicache_transfer_cancel", c_int32, [c_void_p, c_uint64, POINTER(hicache_error_t)]),
     ("hicache_layer_wait", c_int32, [c_void_p, c_uint64, c_uint32, c_uint64, POINTER(hicache_error_t)]),
     ("hicache_layer_word", c_int32, [c_void_p, c_uint64, c_uint32, POINTER(c_uint64), POINTER(c_uint32), POINTER(hicache_error_t)]),
     ("hicache_ticket_status", c_int32, [c_void_p, c_uint64, POINTER(c_uint32), POINTER(hicache_error_t)]),

@@ -106,6 +106,7 @@ type replayOptions struct {
 	asBlocks    bool
 	storage     string
 	writePolicy string
+	hostLayout  string
 	eviction    string
 	backend     string
 	verify      string
@@ -134,6 +135,7 @@ func replayFlags(o *replayOptions) *cli.Flags {
 	f.String(&o.backend, "backend", replay.Backends, "cpu", "cpu moves every byte; null keeps tables and a tag a page, for tiers larger than this machine; cuda has the first GPU write and check every byte")
 	f.Group("policy")
 	f.String(&o.writePolicy, "write-policy", "write_through|write_through_selective|write_back", "write_through", "when pages are copied to the host tier")
+	f.String(&o.hostLayout, "host-layout", "layer_first|page_first|page_first_direct|page_head", "", "each pool has a host region of its own, in this order; without it pools share one host arena of envelopes")
 	f.String(&o.eviction, "eviction", "lru|auto|lfu|fifo|mru|filo|slru|priority|tlru", "lru", "which pages leave first")
 	f.Int(&o.idlePages, "idle-pages", "pages", 256, "compaction moves at most so many at each idle point, between two requests; 0: only when room is short")
 	f.String(&o.settle, "settle", "auto|on|off", "auto", "wait at each idle point until no copy is in flight: a run with one open request then repeats exactly, but nothing overlaps; auto: on with --concurrency 1")
@@ -263,7 +265,7 @@ func (o *replayOptions) config(f *cli.Flags, errOut io.Writer) (*replay.Config, 
 		return nil, fmt.Errorf("option --limit or --idle-pages is negative")
 	}
 	c := &replay.Config{Seed: o.workload.Seed, Limit: o.limit, AsBlocks: o.asBlocks, Geometry: g, PageTokens: o.shape.pageTokens, Device: o.shape.device,
-		Host: o.shape.host, Backend: o.backend, WritePolicy: o.writePolicy, Eviction: o.eviction, WindowsTail: o.shape.windows == "tail",
+		Host: o.shape.host, Backend: o.backend, WritePolicy: o.writePolicy, HostLayout: o.hostLayout, Eviction: o.eviction, WindowsTail: o.shape.windows == "tail",
 		Stepped: stepped, Concurrency: o.shape.concurrency, Verify: verification, IdlePages: o.idlePages, Settle: o.settle == "on" || o.settle == "auto" && o.shape.concurrency == 1, Library: o.shape.library, Sabotage: uint32(o.sabotage),
 		CopyThreads: o.copyThreads, Record: o.report != ""}
 	if o.faultSeed == 0 && o.faultPPM != 0 || o.faultPPM < 0 || o.faultPPM > 1e6 {

@@ -50,12 +50,18 @@ func (c *Core) serves(store storage.Store) error {
 	if c.host == nil {
 		return fail(KindUnsupported, "Storage without HostBytes or StagingBytes: there is no host memory for pages to pass through")
 	}
-	caps := store.Capabilities()
-	if !caps.OneObjectPerPage {
-		return fail(KindUnsupported, "store %q cannot keep a page as one object", store.Name())
-	}
+	caps, pages := store.Capabilities(), newPageStore(store, &c.cfg, c.host)
 	for p := range c.host {
-		if n := c.host[p].PageBytes; caps.ObjectBytesMax > 0 && n > uint64(caps.ObjectBytesMax) {
+		if !caps.OneObjectPerPage && !c.separate(p) {
+			e := fail(KindUnsupported, "store %q cannot keep a page as one object, and the pool lies in a host arena of page envelopes: it needs a cache opened with host regions", store.Name())
+			e.Pool = p
+			return e
+		}
+		var n uint64
+		for i := range pages.forms[p].parts {
+			n = max(n, pages.forms[p].parts[i].size())
+		}
+		if caps.ObjectBytesMax > 0 && n > uint64(caps.ObjectBytesMax) {
 			e := fail(KindUnsupported, "store %q takes objects of up to %d bytes", store.Name(), caps.ObjectBytesMax)
 			e.Pool, e.Need, e.Have = p, n, uint64(caps.ObjectBytesMax)
 			return e

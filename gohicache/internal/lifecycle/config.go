@@ -48,6 +48,9 @@ type Pool struct {
 	VirtualPages               int
 	Layout, Zeroing, Direction uint32
 	Static                     bool
+	HostLayout                 uint32 // the library's number
+	HostPages                  int    // of a host region of its own; 0: a share of HostBytes
+	Heads                      int
 }
 
 // Fault is the fault injection of the engine.
@@ -90,6 +93,7 @@ type Config struct {
 	PrefetchTimeoutPerKiTokens time.Duration
 	StoreQueueMax              int
 	StorageBatch               int
+	HeadGroups                 int // objects of a page in a store without envelopes, by heads; 0 or 1: not by heads
 
 	Clock  func() time.Time
 	Logger *slog.Logger

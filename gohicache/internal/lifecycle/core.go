@@ -126,6 +126,11 @@ func (c *Core) build() error {
 		}
 		c.host = append(c.host, info)
 	}
+	if c.cfg.Staging {
+		if err := c.checkStaging(); err != nil {
+			return err
+		}
+	}
 	rc := radix.Config{PageTokens: c.cfg.PageTokens, Tokens: c.cfg.Tokens, Pools: pools, Policy: c.cfg.Policy, WholeLeaf: c.cfg.WholeLeaf, HostPrefixClosed: c.policy() != WriteBack}
 	if c.cfg.Events {
 		c.teller = newTeller(c)
@@ -158,7 +163,8 @@ func engineOptions(cfg *Config) *ffi.Options {
 		q := ffi.PoolOptions{Role: map[radix.Role]ffi.Role{radix.Full: ffi.RoleFull, radix.SWA: ffi.RoleSWA, radix.State: ffi.RoleState}[p.Role],
 			Direction: ffi.Direction(p.Direction), PageTokens: uint32(cfg.PageTokens), WindowTokens: uint32(p.WindowTokens),
 			LayerIDs: p.Layers, EnvelopeLayout: ffi.EnvelopeLayout(p.Layout), Zeroing: ffi.Zeroing(p.Zeroing),
-			KRowBytes: p.KRowBytes, VRowBytes: p.VRowBytes, PageBytes: p.PageBytes, VirtualPageCount: uint32(p.VirtualPages)}
+			KRowBytes: p.KRowBytes, VRowBytes: p.VRowBytes, PageBytes: p.PageBytes, VirtualPageCount: uint32(p.VirtualPages),
+			HostLayout: ffi.HostLayout(p.HostLayout), HostPageCount: uint32(p.HostPages), HeadCount: uint32(p.Heads)}
 		if p.Role == radix.State {
 			q.PageTokens = 1
 		}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 
+	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/gohicache/internal/radix"
 	"github.com/hicache/hicache/gohicache/storage"
 )
@@ -17,7 +18,7 @@ type keychain struct {
 }
 
 // newKeychain digests what, besides the tokens, decides about a page's bytes.
-func newKeychain(cfg *Config) *keychain {
+func newKeychain(cfg *Config, forms []form) *keychain {
 	k := &keychain{digest: make([][sha256.Size]byte, len(cfg.Pools))}
 	for i, p := range cfg.Pools {
 		var b []byte
@@ -45,6 +46,12 @@ func newKeychain(cfg *Config) *keychain {
 		}
 		if cfg.Tokens == radix.Bigram { // its KV depends on the next token, too
 			text("bigram")
+		}
+		if f := forms[i]; f.order != ffi.HostLayoutEnvelope {
+			text("objects")
+			number(uint64(f.order))
+			number(uint64(len(f.parts)))
+			number(uint64(p.Heads))
 		}
 		k.digest[i] = sha256.Sum256(b)
 	}

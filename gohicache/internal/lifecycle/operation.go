@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -177,6 +178,8 @@ func (c *Core) finish(completions []ffi.Completion) {
 		}
 		if err := done.Status.Err(); err != nil {
 			op.err = transferError(done)
+		}
+		if op.err != nil && done.Status != ffi.StatusCancelled {
 			c.count.transfersFailed.Add(1)
 			c.log.Warn("hicache: transfer failed", "direction", done.Direction, "pages", done.PageCount, "status", done.Status.String())
 		}
@@ -289,7 +292,15 @@ func (c *Core) awaitAll(ctx context.Context) error {
 	return nil
 }
 
-// await waits until an operation has ended, or ctx has. A copy cannot be recalled: giving up the wait leaves it running.
+// recall cancels a transfer that nobody wants any more and waits for its end, which comes as soon as what was handed to the device has run.
+func (c *Core) recall(op *operation) {
+	if err := c.eng.TransferCancel(op.ticket); err != nil && !errors.Is(err, ffi.ErrStale) { // stale: it has ended and its slot is used again
+		c.bug("transfer cancel", err)
+	}
+	_ = c.await(context.Background(), op)
+}
+
+// await waits until an operation has ended, or ctx has; giving up the wait leaves it running.
 func (c *Core) await(ctx context.Context, op *operation) error {
 	for {
 		select {

@@ -273,7 +273,8 @@ func (f *fetch) exists(ctx context.Context, pool, from, to int, found []bool) er
 	for i := range keys {
 		keys[i] = f.s.keys.key(pool, f.hashes[from+i])
 	}
-	return guard(func() error { return f.s.store.Exists(ctx, keys, found[:len(keys)]) })
+	pools := slices.Repeat([]int{pool}, len(keys))
+	return guard(func() error { return f.s.store.exists(ctx, pools, keys, found[:len(keys)]) })
 }
 
 // usable is the largest end up to limit at which every window is complete and every state there: what lies below from is on device or
@@ -393,16 +394,20 @@ func (s *storer) readBatch(ctx context.Context, pool int, pages []ids.HostPage, 
 	}
 	var b objects
 	defer b.release(s.c)
-	if err := b.add(s, pool, pages, hashes); err != nil {
+	if err := b.add(s, pool, pages, hashes, true); err != nil {
 		s.c.bug("host view", err)
 		return 0
 	}
 	errs := make([]error, len(b.keys))
 	defer s.c.ended(s.c.began(ffi.ActivityStorageRead, len(b.keys)))
-	if err := guard(func() error { return s.store.Get(ctx, b.keys, b.bytes, errs) }); err != nil {
+	if err := guard(func() error { return s.store.get(ctx, b.pool, b.keys, b.bytes, errs) }); err != nil {
 		if ctx.Err() == nil {
 			s.fault("read", err)
 		}
+		return 0
+	}
+	if err := b.deliver(s.c); err != nil {
+		s.c.bug("host copy", err)
 		return 0
 	}
 	for i, err := range errs {

@@ -197,13 +197,23 @@ func (c *Core) evictHost(takes []ffi.HostPages, why error, mirrors bool) int {
 		}
 	}
 	s := &c.scratch
+	if e != nil && int(e.Pool) < len(c.host) && c.separate(int(e.Pool)) {
+		lack = 0 // the engine names a pool whose own region is full; the arena that the others share may have room
+	}
+	c.regionLacks(takes)
 	for p := range s.hostWant {
-		s.hostWant[p] = int((lack + c.host[p].PageBytes - 1) / c.host[p].PageBytes)
+		if !c.separate(p) {
+			s.hostWant[p] = int((lack + c.host[p].PageBytes - 1) / c.host[p].PageBytes)
+		}
 	}
 	request := radix.EvictRequest{Tier: radix.Host, Want: s.hostWant, Duplicates: mirrors, Stop: func(gone []int) bool {
 		var bytes uint64
 		for p, n := range gone {
-			bytes += uint64(n) * c.host[p].PageBytes
+			if !c.separate(p) {
+				bytes += uint64(n) * c.host[p].PageBytes
+			} else if n < s.hostWant[p] {
+				return false
+			}
 		}
 		return bytes >= lack
 	}}
@@ -215,6 +225,28 @@ func (c *Core) evictHost(takes []ffi.HostPages, why error, mirrors bool) int {
 	}
 	c.giveBack(&s.hostEvict.Freed)
 	return total
+}
+
+// separate says that a pool has a host region of its own.
+func (c *Core) separate(pool int) bool { return c.host[pool].HostLayout != ffi.HostLayoutEnvelope }
+
+// regionLacks writes into scratch.hostWant how many pages each pool with a host region of its own lacks of a take, and 0 for the others.
+func (c *Core) regionLacks(takes []ffi.HostPages) {
+	want := c.scratch.hostWant
+	clear(want)
+	for _, t := range takes {
+		if c.separate(int(t.Pool)) {
+			want[t.Pool] += len(t.Pages)
+		}
+	}
+	for p, n := range want {
+		if n == 0 {
+			continue
+		}
+		room, err := c.eng.Capacity(ffi.TierHost, uint32(p))
+		c.bug("capacity", err)
+		want[p] = max(0, n-int(room.SchedulablePages))
+	}
 }
 
 // Evict gives up pages of one pool on one tier in the order of policy, for tests and for servers that know what is coming. It returns how

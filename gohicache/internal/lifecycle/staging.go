@@ -135,12 +135,12 @@ func (s *storer) lacking(job *stageJob) ([]piece, error) {
 		s.gone("hashes", err)
 		return nil, nil
 	}
-	keys, found := make([]storage.Key, len(pieces)), make([]bool, len(pieces))
+	keys, pools, found := make([]storage.Key, len(pieces)), make([]int, len(pieces)), make([]bool, len(pieces))
 	for i := range pieces {
-		keys[i] = s.keys.key(pieces[i].pool, hashes[pieces[i].at])
+		keys[i], pools[i] = s.keys.key(pieces[i].pool, hashes[pieces[i].at]), pieces[i].pool
 		pieces[i].key, pieces[i].hash = keys[i], hashes[pieces[i].at]
 	}
-	if err := guard(func() error { return s.store.Exists(s.ctx, keys, found) }); err != nil {
+	if err := guard(func() error { return s.store.exists(s.ctx, pools, keys, found) }); err != nil {
 		return nil, err
 	}
 	rest := pieces[:0]
@@ -174,7 +174,7 @@ func (c *Core) takeBounce(ctx context.Context, b *bounce) bool {
 	for _, t := range b.takes {
 		bytes += uint64(len(t.Pages)) * c.host[t.Pool].PageBytes
 	}
-	if bytes > c.cfg.HostBytes/2 && bytes > c.largestPages() {
+	if bytes > c.cfg.HostBytes/2 && bytes > c.minimumBytes() {
 		return false // one half is for writing, one for reading
 	}
 	for {
@@ -187,15 +187,6 @@ func (c *Core) takeBounce(ctx context.Context, b *bounce) bool {
 			return false
 		}
 	}
-}
-
-// largestPages is one page of every pool: what even the smallest arena must take at once.
-func (c *Core) largestPages() uint64 {
-	var sum uint64
-	for p := range c.host {
-		sum += c.host[p].PageBytes
-	}
-	return sum
 }
 
 func (c *Core) freeBounce(b *bounce) {
@@ -239,18 +230,19 @@ func (s *storer) storeChunk(job *stageJob, pieces []piece) (int, error) {
 		c.ops.drop(op)
 		return 0, fromEngine(err)
 	}
-	if err := c.await(context.WithoutCancel(c.background), op); err != nil {
+	if err := c.await(s.ctx, op); err != nil {
+		c.recall(op)
 		return 0, err
 	}
 	var o objects
 	defer o.release(c)
 	for i, p := range pieces {
-		if err := o.view(c, p.pool, i, place[i], p.key); err != nil {
+		if err := o.addPage(s, p.pool, i, place[i], p.key); err != nil {
 			return 0, err
 		}
 	}
 	errs := make([]error, len(pieces))
-	if err := guard(func() error { return s.store.Put(s.ctx, o.keys, o.bytes, errs) }); err != nil {
+	if err := guard(func() error { return s.store.put(s.ctx, o.pool, o.keys, o.bytes, errs) }); err != nil {
 		return 0, err
 	}
 	for i := range errs {
@@ -291,7 +283,7 @@ func (f *fetch) bringStaged(ctx context.Context, a *answer, end int) {
 
 // chunkPages is how many pages of a prefix, with all that goes with them, half the staging arena holds.
 func (f *fetch) chunkPages() int {
-	per := f.s.c.largestPages()
+	per := f.s.c.minimumBytes()
 	return max(1, min(f.s.c.cfg.StorageBatch, int(f.s.c.cfg.HostBytes/2/per)))
 }
 
@@ -338,12 +330,12 @@ func (f *fetch) bringChunk(ctx context.Context, path *pin, at, n, end int) (int,
 		c.giveBack(&freed)
 		return nil
 	}
-	if err := c.await(ctx, op); err != nil && ctx.Err() != nil { // a copy cannot be recalled: somebody else waits for its end
+	if err := c.await(ctx, op); err != nil && ctx.Err() != nil { // what the device has begun has to end: somebody else waits for that
 		path.retain()
 		f.s.readers.Add(1)
 		go func() {
 			defer f.s.readers.Done()
-			_ = c.await(context.WithoutCancel(ctx), op)
+			c.recall(op)
 			finish().release()
 			path.release()
 		}()

@@ -20,7 +20,7 @@ type storer struct {
 	c     *Core
 	ctx   context.Context // ends with the cache, or when the store is detached
 	stop  context.CancelFunc
-	store storage.Store
+	store *pageStore
 	keys  *keychain
 
 	jobs   chan *storeJob
@@ -83,7 +83,8 @@ func (s *storer) bytesOf(job *radix.Store) uint64 {
 
 // newStorer starts to use a store; ready is what it said of itself.
 func newStorer(c *Core, store storage.Store, ready error) *storer {
-	s := &storer{c: c, store: store, keys: newKeychain(&c.cfg), jobs: make(chan *storeJob, jobsMax), stages: make(chan *stageJob, jobsMax), end: make(chan struct{}),
+	pages := newPageStore(store, &c.cfg, c.host)
+	s := &storer{c: c, store: pages, keys: newKeychain(&c.cfg, pages.forms), jobs: make(chan *storeJob, jobsMax), stages: make(chan *stageJob, jobsMax), end: make(chan struct{}),
 		fetching: map[storage.Key]chan struct{}{}}
 	s.ctx, s.stop = context.WithCancel(c.background)
 	if ready != nil {
@@ -243,22 +244,22 @@ func (s *storer) write(job *storeJob) {
 func (s *storer) writeBatch(job *storeJob, from, to int) (int, error) {
 	var b objects
 	defer b.release(s.c)
-	if err := b.add(s, s.c.full, job.Full[from:to], job.hashes[from:to]); err != nil {
+	if err := b.add(s, s.c.full, job.Full[from:to], job.hashes[from:to], false); err != nil {
 		return 0, err
 	}
 	for _, p := range s.c.windows {
-		if err := b.add(s, p, job.Windows[p][from:to], job.hashes[from:to]); err != nil {
+		if err := b.add(s, p, job.Windows[p][from:to], job.hashes[from:to], false); err != nil {
 			return 0, err
 		}
 	}
 	for _, p := range s.c.states {
-		if err := b.add(s, p, job.States[p][from:to], job.hashes[from:to]); err != nil {
+		if err := b.add(s, p, job.States[p][from:to], job.hashes[from:to], false); err != nil {
 			return 0, err
 		}
 	}
 	errs := make([]error, len(b.keys))
 	defer s.c.ended(s.c.began(ffi.ActivityStorageWrite, len(b.keys)))
-	if err := guard(func() error { return s.store.Put(s.ctx, b.keys, b.bytes, errs) }); err != nil {
+	if err := guard(func() error { return s.store.put(s.ctx, b.pool, b.keys, b.bytes, errs) }); err != nil {
 		return 0, err
 	}
 	good := to - from
@@ -274,57 +275,6 @@ func (s *storer) writeBatch(job *storeJob, from, to int) (int, error) {
 		good = min(good, b.at[i])
 	}
 	return good, first
-}
-
-// objects are host pages of one batch as keys and bytes, held by views.
-type objects struct {
-	pool  []int
-	at    []int // index within the batch
-	keys  []storage.Key
-	bytes [][]byte
-	views []ffi.Lease
-}
-
-// add views the pages of one pool; NoHostPage entries are left out.
-func (b *objects) add(s *storer, pool int, pages []ids.HostPage, hashes []radix.Hash) error {
-	var view []ids.HostPage
-	for i, page := range pages {
-		if page == ids.NoHostPage {
-			continue
-		}
-		view = append(view, page)
-		b.pool, b.at = append(b.pool, pool), append(b.at, i)
-		b.keys = append(b.keys, s.keys.key(pool, hashes[i]))
-	}
-	if len(view) == 0 {
-		return nil
-	}
-	bytes := make([][]byte, len(view))
-	lease, err := s.c.eng.HostView(ffi.HostPages{Pool: uint32(pool), Pages: view}, bytes)
-	if err != nil {
-		return fromEngine(err)
-	}
-	b.bytes, b.views = append(b.bytes, bytes...), append(b.views, lease)
-	return nil
-}
-
-// view adds one page under a key that is known.
-func (b *objects) view(c *Core, pool, at int, page ids.HostPage, key storage.Key) error {
-	bytes := make([][]byte, 1)
-	lease, err := c.eng.HostView(ffi.HostPages{Pool: uint32(pool), Pages: []ids.HostPage{page}}, bytes)
-	if err != nil {
-		return fromEngine(err)
-	}
-	b.pool, b.at, b.keys = append(b.pool, pool), append(b.at, at), append(b.keys, key)
-	b.bytes, b.views = append(b.bytes, bytes[0]), append(b.views, lease)
-	return nil
-}
-
-func (b *objects) release(c *Core) {
-	for _, v := range b.views {
-		c.bug("view release", c.eng.LeaseRelease(v))
-	}
-	b.views = nil
 }
 
 // guard runs a call of a backend; a panic there is a fault, not the end of the program.

@@ -16,7 +16,7 @@ func init() {
 		{"free", "free POOL=PAGES ...", "gives pages back: ids of an owner end everywhere, window pages leave a tombstone", (*Interpreter).free},
 
 		{"reserve", "reserve NAME POOL=PAGES ...", "takes pages without naming them; they do not move until load or cancel", (*Interpreter).reserve},
-		{"cancel", "cancel RESERVATION", "gives a reservation back", (*Interpreter).cancel},
+		{"cancel", "cancel RESERVATION|TICKET", "gives a reservation back; has a transfer copy no more", (*Interpreter).cancel},
 		{"load", "load TICKET from=RESERVATION [class=CLASS] [after=TICKET]\n  copy POOL=PAGES from=HOST-PAGES\n  bind POOL=PAGES",
 			"names the reserved pages and queues their copies in one call", (*Interpreter).load},
 		{"back-up", "back-up TICKET [class=CLASS] [after=TICKET]\n  copy POOL=PAGES to=HOST-PAGES", "queues copies to the host", (*Interpreter).backUp},

@@ -26,7 +26,9 @@ var (
 	roles       = map[string]uint32{"full": uint32(ffi.RoleFull), "swa": uint32(ffi.RoleSWA), "state": uint32(ffi.RoleState)}
 	directions  = map[string]uint32{"auto": uint32(ffi.DirectionAuto), "up": uint32(ffi.DirectionUp), "float": uint32(ffi.DirectionFloat), "down": uint32(ffi.DirectionDown)}
 	layouts     = map[string]uint32{"layer-major": uint32(ffi.EnvelopeLayoutLayerMajor), "token-major": uint32(ffi.EnvelopeLayoutTokenMajor)}
-	zeroings    = map[string]uint32{"default": uint32(ffi.ZeroingDefault), "always": uint32(ffi.ZeroingAlways), "tail": uint32(ffi.ZeroingTail), "never": uint32(ffi.ZeroingNever)}
+	hostLayouts = map[string]uint32{"envelope": uint32(ffi.HostLayoutEnvelope), "layer_first": uint32(ffi.HostLayoutLayerFirst), "page_first": uint32(ffi.HostLayoutPageFirst),
+		"page_first_direct": uint32(ffi.HostLayoutPageFirstDirect), "page_head": uint32(ffi.HostLayoutPageHead)}
+	zeroings = map[string]uint32{"default": uint32(ffi.ZeroingDefault), "always": uint32(ffi.ZeroingAlways), "tail": uint32(ffi.ZeroingTail), "never": uint32(ffi.ZeroingNever)}
 )
 
 var directionNames = map[ffi.Direction]string{ffi.DirectionUp: "up", ffi.DirectionFloat: "float", ffi.DirectionDown: "down"}
@@ -92,6 +94,7 @@ func (in *Interpreter) readPools(b *Block, pageTokens uint32, o *ffi.Options) ([
 			WindowTokens: p.uint32("window", 0), EnvelopeLayout: ffi.EnvelopeLayout(p.choice("layout", "layer-major", layouts)),
 			Zeroing: ffi.Zeroing(p.choice("zeroing", "default", zeroings)), KRowBytes: p.uint("k", 16), VRowBytes: p.uint("v", 0),
 			PageBytes: p.uint("page-bytes", 0), VirtualPageCount: p.uint32("virtual-pages", 0),
+			HostLayout: ffi.HostLayout(p.choice("host-layout", "envelope", hostLayouts)), HostPageCount: p.uint32("host-pages", 0), HeadCount: p.uint32("heads", 0),
 		}
 		if options.LayerIDs, err = parseNumbers(p.list("layer-ids")); err != nil {
 			p.fail("layer-ids: %v", err)

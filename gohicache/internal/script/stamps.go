@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
 )
 
@@ -150,6 +151,11 @@ func (in *Interpreter) checkHost(c *call, of []string, tag uint64) error {
 		if err != nil {
 			return err
 		}
+		if in.pools[g.Pool].host.HostLayout != ffi.HostLayoutEnvelope && in.pools[g.Pool].host.ArenaBase != 0 {
+			if views, err = in.copyOut(held, g); err != nil {
+				return errors.Join(err, in.engine.LeaseRelease(held))
+			}
+		}
 		for i, view := range views {
 			if whole[i] = true; view != nil {
 				found[i], whole[i] = readStamp(view)
@@ -166,6 +172,16 @@ func (in *Interpreter) checkHost(c *call, of []string, tag uint64) error {
 		}
 	}
 	return nil
+}
+
+// copyOut puts pages that do not lie in one piece together.
+func (in *Interpreter) copyOut(view ffi.Lease, g ffi.HostPages) ([][]byte, error) {
+	size := in.pools[g.Pool].host.PageBytes
+	buf, views := make([]byte, uint64(len(g.Pages))*size), make([][]byte, len(g.Pages))
+	for i := range views {
+		views[i] = buf[uint64(i)*size : uint64(i+1)*size]
+	}
+	return views, in.engine.HostCopy(view, g, ffi.HostLayoutEnvelope, false, buf)
 }
 
 // compare prints how many pages are right, and each wrong one with what it holds.

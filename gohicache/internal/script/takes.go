@@ -195,13 +195,16 @@ func (in *Interpreter) reserve(c *call) error {
 }
 
 func (in *Interpreter) cancel(c *call) error {
-	name := c.word("a reservation")
+	name := c.word("a reservation or a ticket")
 	if err := c.done(); err != nil {
 		return err
 	}
-	b, err := in.held(name, reservation)
+	b, err := in.held(name, reservation, ticket)
 	if err != nil {
 		return err
+	}
+	if b.kind == ticket {
+		return in.engine.TransferCancel(ffi.Ticket(b.id))
 	}
 	return in.engine.Cancel(ffi.Reservation(b.id))
 }

@@ -51,7 +51,7 @@ pub const HICACHE_NOT_MAPPED: hicache_status_t = -31;
 pub const HICACHE_DEVICE: hicache_status_t = -40;
 /// Bytes failed their checksum.
 pub const HICACHE_CORRUPT: hicache_status_t = -41;
-/// The transfer was cancelled before it ran.
+/// The transfer was cancelled before all of it ran.
 pub const HICACHE_CANCELLED: hicache_status_t = -42;
 /// A bug in libhicache.
 pub const HICACHE_INTERNAL: hicache_status_t = -50;
@@ -106,6 +106,14 @@ pub const HICACHE_COMPACTION_OFF: u32 = 2;
 pub const HICACHE_PLACEMENT_BEST: u32 = 0;
 /// Frontiers retreat and neighbours pack as in the system the idea comes from (ends only).
 pub const HICACHE_PLACEMENT_REFERENCE: u32 = 1;
+/// How copies cross the bus. AUTO: by the size of a fragment and the direction.
+pub const HICACHE_COPY_AUTO: u32 = 0;
+/// The copy engine, fragment by fragment.
+pub const HICACHE_COPY_DIRECT: u32 = 1;
+/// A kernel on few blocks, straight to and from host memory.
+pub const HICACHE_COPY_KERNEL: u32 = 2;
+/// The copy engine for what is contiguous on the host, a kernel to and from a ring on the device for the rest.
+pub const HICACHE_COPY_STAGED: u32 = 3;
 /// Deliberate faults, to show that the checks catch them. Accepted only by a build with HICACHE_SABOTAGE, else UNSUPPORTED.
 /// Transfers use virtual ids as places.
 pub const HICACHE_SABOTAGE_VIRTUAL_ON_WIRE: u32 = 1;
@@ -229,7 +237,7 @@ pub struct hicache_pool_options_t {
     /// Pages of a separate region. 0: pools that say nothing share what the others leave of host_bytes, so that each
     /// has as many pages; the shared arena gets the share of its pools. ENVELOPE: must be 0.
     pub host_page_count: u32,
-    /// Heads of a row, for PAGE_HEAD; K and V rows are multiples of 16 bytes times it. 0 elsewhere, or 1.
+    /// Heads of a row, for PAGE_HEAD orders; K and V rows are multiples of 16 bytes times it. 0 = 1.
     pub head_count: u32,
 }
 
@@ -319,7 +327,8 @@ pub struct hicache_options_t {
     /// Page copies in all tickets together, 20 bytes each; 0 = an eighth of the pages that can be in use at once,
     /// at least 64 Ki. One more is LIMIT.
     pub transfer_pages_max: u32,
-    pub reserved0: u32,
+    /// CUDA: HICACHE_COPY_*. 0 elsewhere.
+    pub copy_method: u32,
     /// Bit n: the host arena's memory comes from NUMA node n; several bits: from each in turn; 0: as the kernel
     /// likes. INVALID_ARGUMENT for a node that the machine does not have.
     pub host_numa_nodes: u64,
@@ -790,6 +799,13 @@ pub struct hicache_stats_t {
     pub steps_total: u64,
     /// Virtual time with fault injection, else 0.
     pub clock_ns: u64,
+    pub transfers_cancelled: u64,
+    /// CUDA: what crossed the bus by which of HICACHE_COPY_*.
+    pub direct_bytes: u64,
+    /// CUDA: what crossed the bus by which of HICACHE_COPY_*.
+    pub kernel_bytes: u64,
+    /// CUDA: what crossed the bus by which of HICACHE_COPY_*.
+    pub staged_bytes: u64,
 }
 
 impl Default for hicache_stats_t {
@@ -915,7 +931,7 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_options.sabotage", 108, offset_of!(hicache_options_t, sabotage)),
     ("hicache_options.fault", 112, offset_of!(hicache_options_t, fault)),
     ("hicache_options.transfer_pages_max", 152, offset_of!(hicache_options_t, transfer_pages_max)),
-    ("hicache_options.reserved0", 156, offset_of!(hicache_options_t, reserved0)),
+    ("hicache_options.copy_method", 156, offset_of!(hicache_options_t, copy_method)),
     ("hicache_options.host_numa_nodes", 160, offset_of!(hicache_options_t, host_numa_nodes)),
     ("hicache_pool_info", 176, size_of::<hicache_pool_info_t>()),
     ("hicache_pool_info.struct_size", 0, offset_of!(hicache_pool_info_t, struct_size)),
@@ -1044,7 +1060,7 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_stamp.digest", 0, offset_of!(hicache_stamp_t, digest)),
     ("hicache_stamp.page", 8, offset_of!(hicache_stamp_t, page)),
     ("hicache_stamp.token_count", 12, offset_of!(hicache_stamp_t, token_count)),
-    ("hicache_stats", 264, size_of::<hicache_stats_t>()),
+    ("hicache_stats", 296, size_of::<hicache_stats_t>()),
     ("hicache_stats.struct_size", 0, offset_of!(hicache_stats_t, struct_size)),
     ("hicache_stats.pool_count", 4, offset_of!(hicache_stats_t, pool_count)),
     ("hicache_stats.takes", 8, offset_of!(hicache_stats_t, takes)),
@@ -1079,6 +1095,10 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_stats.leases_total", 240, offset_of!(hicache_stats_t, leases_total)),
     ("hicache_stats.steps_total", 248, offset_of!(hicache_stats_t, steps_total)),
     ("hicache_stats.clock_ns", 256, offset_of!(hicache_stats_t, clock_ns)),
+    ("hicache_stats.transfers_cancelled", 264, offset_of!(hicache_stats_t, transfers_cancelled)),
+    ("hicache_stats.direct_bytes", 272, offset_of!(hicache_stats_t, direct_bytes)),
+    ("hicache_stats.kernel_bytes", 280, offset_of!(hicache_stats_t, kernel_bytes)),
+    ("hicache_stats.staged_bytes", 288, offset_of!(hicache_stats_t, staged_bytes)),
     ("hicache_pool_stats", 88, size_of::<hicache_pool_stats_t>()),
     ("hicache_pool_stats.struct_size", 0, offset_of!(hicache_pool_stats_t, struct_size)),
     ("hicache_pool_stats.reserved0", 4, offset_of!(hicache_pool_stats_t, reserved0)),
@@ -1146,6 +1166,11 @@ pub struct Api {
     /// fails. A page freed meanwhile keeps its bytes until the copy has read them. Errors: NOT_MAPPED, STALE_ID, INVALID_ARGUMENT (a host page
     /// twice), BUSY (a page of either tier that another ticket is still writing), LIMIT.
     pub hicache_back_up: unsafe extern "C" fn(engine: *mut hicache_engine_t, transfer: *const hicache_transfer_t, ticket_out: *mut hicache_ticket_t, error: *mut hicache_error_t) -> hicache_status_t,
+    /// Asks that a transfer copy no more. What has not been handed to the device never runs, what runs ends, and then the transfer ends like
+    /// any other: its completion says CANCELLED (or OK, if nothing was left to leave out), and its pins end when that has been read. Waits for its layers
+    /// return CANCELLED. A cancelled load leaves its pages bound with undefined content, a cancelled back-up its host pages taken with undefined content:
+    /// the caller frees them. OK also for a transfer that has ended. Never waits. Errors: STALE_ID.
+    pub hicache_transfer_cancel: unsafe extern "C" fn(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Makes `stream` wait until global layer `layer` of the ticket's pages has arrived. CPU and null backends: blocks the caller instead.
     /// A layer that no pool of the transfer serves is complete at once, and so is every layer of a ticket that has ended well. A transfer
     /// that failed releases its waits: CPU and null return its status here; CUDA reports it in the ring and in hicache_ticket_status.
@@ -1261,6 +1286,7 @@ extern "C" {
     pub fn hicache_reservation_pages(engine: *mut hicache_engine_t, reservation: hicache_reservation_t, pool: u32, ppages_out: *mut hicache_ppage_t, capacity: u32, count_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_load(engine: *mut hicache_engine_t, transfer: *const hicache_transfer_t, ticket_out: *mut hicache_ticket_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_back_up(engine: *mut hicache_engine_t, transfer: *const hicache_transfer_t, ticket_out: *mut hicache_ticket_t, error: *mut hicache_error_t) -> hicache_status_t;
+    pub fn hicache_transfer_cancel(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_layer_wait(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, layer: u32, stream: u64, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_layer_word(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, layer: u32, address_out: *mut u64, expected_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_ticket_status(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, layers_done_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t;
@@ -1320,6 +1346,7 @@ impl Api {
             hicache_reservation_pages,
             hicache_load,
             hicache_back_up,
+            hicache_transfer_cancel,
             hicache_layer_wait,
             hicache_layer_word,
             hicache_ticket_status,
@@ -1390,6 +1417,7 @@ impl Api {
             hicache_reservation_pages: symbol!(c"hicache_reservation_pages"),
             hicache_load: symbol!(c"hicache_load"),
             hicache_back_up: symbol!(c"hicache_back_up"),
+            hicache_transfer_cancel: symbol!(c"hicache_transfer_cancel"),
             hicache_layer_wait: symbol!(c"hicache_layer_wait"),
             hicache_layer_word: symbol!(c"hicache_layer_word"),
             hicache_ticket_status: symbol!(c"hicache_ticket_status"),

@@ -30,6 +30,17 @@ type Pool struct {
 	KRowBytes    int64 // one layer's K row (latent row, recurrent state) of a token
 	VRowBytes    int64 // one layer's V row (convolution state); 0 for a latent row
 	WindowTokens int   // SWA only
+	Heads        int   // KV heads of a row; 0 unknown, or rows that have none
+}
+
+// HeadsOf is the number of heads that the rows can be cut into: Heads, or where they were shrunk too far, as many of them as still have a multiple
+// of RowMultiple bytes.
+func (p *Pool) HeadsOf() int {
+	n := p.Heads
+	for n > 1 && (p.KRowBytes%int64(RowMultiple*n) != 0 || p.VRowBytes%int64(RowMultiple*n) != 0) {
+		n /= 2
+	}
+	return n
 }
 
 // TokenBytes is what one token takes in all layers of the pool; for a STATE pool, what one state takes.
@@ -81,27 +92,27 @@ func (g Geometry) Folded(requestTokens int) Geometry {
 // shapes are bf16 unless said, one GPU (tensor parallel 1), from the models' public config.json files.
 var shapes = []Geometry{
 	{Name: "llama-3-8b", Layers: 32, Source: "meta-llama/Meta-Llama-3-8B: 32 layers, 8 KV heads of 128",
-		Pools: []Pool{{Name: "full", Role: Full, Layers: layers(32, func(int) bool { return true }), KRowBytes: 8 * 128 * 2, VRowBytes: 8 * 128 * 2}}},
+		Pools: []Pool{{Name: "full", Role: Full, Layers: layers(32, func(int) bool { return true }), KRowBytes: 8 * 128 * 2, VRowBytes: 8 * 128 * 2, Heads: 8}}},
 	{Name: "llama-3-70b", Layers: 80, Source: "meta-llama/Meta-Llama-3-70B: 80 layers, 8 KV heads of 128",
-		Pools: []Pool{{Name: "full", Role: Full, Layers: layers(80, func(int) bool { return true }), KRowBytes: 8 * 128 * 2, VRowBytes: 8 * 128 * 2}}},
+		Pools: []Pool{{Name: "full", Role: Full, Layers: layers(80, func(int) bool { return true }), KRowBytes: 8 * 128 * 2, VRowBytes: 8 * 128 * 2, Heads: 8}}},
 	{Name: "gemma-3-27b", Layers: 62, Source: "google/gemma-3-27b-it: 62 layers, every sixth global, window 1024, 16 KV heads of 128",
 		Pools: []Pool{
-			{Name: "full", Role: Full, Layers: layers(62, func(l int) bool { return l%6 == 5 }), KRowBytes: 16 * 128 * 2, VRowBytes: 16 * 128 * 2},
-			{Name: "swa", Role: SWA, Layers: layers(62, func(l int) bool { return l%6 != 5 }), KRowBytes: 16 * 128 * 2, VRowBytes: 16 * 128 * 2, WindowTokens: 1024}}},
+			{Name: "full", Role: Full, Layers: layers(62, func(l int) bool { return l%6 == 5 }), KRowBytes: 16 * 128 * 2, VRowBytes: 16 * 128 * 2, Heads: 16},
+			{Name: "swa", Role: SWA, Layers: layers(62, func(l int) bool { return l%6 != 5 }), KRowBytes: 16 * 128 * 2, VRowBytes: 16 * 128 * 2, WindowTokens: 1024, Heads: 16}}},
 	{Name: "gpt-oss-20b", Layers: 24, Source: "openai/gpt-oss-20b: 24 layers, sliding and full alternate, window 128, 8 KV heads of 64",
 		Pools: []Pool{
-			{Name: "full", Role: Full, Layers: layers(24, func(l int) bool { return l%2 == 1 }), KRowBytes: 8 * 64 * 2, VRowBytes: 8 * 64 * 2},
-			{Name: "swa", Role: SWA, Layers: layers(24, func(l int) bool { return l%2 == 0 }), KRowBytes: 8 * 64 * 2, VRowBytes: 8 * 64 * 2, WindowTokens: 128}}},
+			{Name: "full", Role: Full, Layers: layers(24, func(l int) bool { return l%2 == 1 }), KRowBytes: 8 * 64 * 2, VRowBytes: 8 * 64 * 2, Heads: 8},
+			{Name: "swa", Role: SWA, Layers: layers(24, func(l int) bool { return l%2 == 0 }), KRowBytes: 8 * 64 * 2, VRowBytes: 8 * 64 * 2, WindowTokens: 128, Heads: 8}}},
 	{Name: "qwen3-next-80b", Layers: 48, Source: "Qwen/Qwen3-Next-80B-A3B: 48 layers, every fourth full (2 KV heads of 256), else gated delta net (32 value heads, 128 × 128 fp32; convolution 8192 × 3)",
 		Pools: []Pool{
-			{Name: "full", Role: Full, Layers: layers(48, func(l int) bool { return l%4 == 3 }), KRowBytes: 2 * 256 * 2, VRowBytes: 2 * 256 * 2},
+			{Name: "full", Role: Full, Layers: layers(48, func(l int) bool { return l%4 == 3 }), KRowBytes: 2 * 256 * 2, VRowBytes: 2 * 256 * 2, Heads: 2},
 			{Name: "state", Role: State, Layers: layers(48, func(l int) bool { return l%4 != 3 }), KRowBytes: 32 * 128 * 128 * 4, VRowBytes: 8192 * 3 * 2}}},
 	{Name: "deepseek-v3", Layers: 61, Source: "deepseek-ai/DeepSeek-V3: 61 layers, latent of 512 + 64, no V",
 		Pools: []Pool{{Name: "full", Role: Full, Layers: layers(61, func(int) bool { return true }), KRowBytes: (512 + 64) * 2}}},
 	{Name: "tri", Layers: 48, Source: "made up, to exercise three pools in one arena: 8 full, 24 sliding (window 1024), 16 recurrent",
 		Pools: []Pool{
-			{Name: "full", Role: Full, Layers: layers(48, func(l int) bool { return l%6 == 5 }), KRowBytes: 8 * 128 * 2, VRowBytes: 8 * 128 * 2},
-			{Name: "swa", Role: SWA, Layers: layers(48, func(l int) bool { return l%2 == 0 }), KRowBytes: 8 * 128 * 2, VRowBytes: 8 * 128 * 2, WindowTokens: 1024},
+			{Name: "full", Role: Full, Layers: layers(48, func(l int) bool { return l%6 == 5 }), KRowBytes: 8 * 128 * 2, VRowBytes: 8 * 128 * 2, Heads: 8},
+			{Name: "swa", Role: SWA, Layers: layers(48, func(l int) bool { return l%2 == 0 }), KRowBytes: 8 * 128 * 2, VRowBytes: 8 * 128 * 2, WindowTokens: 1024, Heads: 8},
 			{Name: "state", Role: State, Layers: layers(48, func(l int) bool { return l%6 == 1 || l%6 == 3 }), KRowBytes: 16 * 128 * 128 * 4, VRowBytes: 4096 * 3 * 2}}},
 }
 

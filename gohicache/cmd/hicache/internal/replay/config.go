@@ -51,6 +51,7 @@ type Config struct {
 	StoreName    string
 	Degraded     string // why there is no store although one was asked for
 	WritePolicy  string
+	HostLayout   string // "", or the order of pages in host regions
 	Eviction     string
 	WindowsTail  bool // only a prompt's last window gets window pages
 
@@ -108,14 +109,7 @@ func (c *Config) resolve(tier string, z size.Size, sink bool) (int64, string, er
 	if z.Tokens == 0 {
 		return z.Bytes, fmt.Sprintf("%s: %s = %d bytes", tier, z, z.Bytes), nil
 	}
-	d := geometry.Demand{Tokens: z.Tokens, PageTokens: c.PageTokens, Requests: c.Concurrency, States: 2}
-	if !c.WindowsTail {
-		d.WindowTokens = c.PromptTokensMax
-		if d.WindowTokens == 0 {
-			d.WindowTokens = unknownPromptTokens
-		}
-	}
-	lines, err := c.Geometry.Lines(d)
+	lines, err := c.lines(z)
 	if err != nil {
 		return 0, "", fmt.Errorf("%s size %s: %w", tier, z, err)
 	}
@@ -134,17 +128,52 @@ func (c *Config) resolve(tier string, z size.Size, sink bool) (int64, string, er
 	return arena.Bytes, fmt.Sprintf("%s = %s (%d bytes)", text, size.Format(arena.Bytes), arena.Bytes), nil
 }
 
+// lines are the pages of each pool that a size in tokens stands for.
+func (c *Config) lines(z size.Size) ([]geometry.Line, error) {
+	d := geometry.Demand{Tokens: z.Tokens, PageTokens: c.PageTokens, Requests: c.Concurrency, States: 2}
+	if !c.WindowsTail {
+		d.WindowTokens = c.PromptTokensMax
+		if d.WindowTokens == 0 {
+			d.WindowTokens = unknownPromptTokens
+		}
+	}
+	return c.Geometry.Lines(d)
+}
+
+// regions gives each pool a host region of the pages that the host's size in tokens stands for; a size in bytes is shared by the cache.
+func (c *Config) regions(pools []hicache.PoolOptions) error {
+	if c.Host.Tokens == 0 {
+		return nil
+	}
+	lines, err := c.lines(c.Host)
+	for i := range lines {
+		pools[i].HostPages = int(lines[i].Pages)
+	}
+	return err
+}
+
 // Options are the cache's options for this run.
 func (c *Config) Options(s Sizing) (*hicache.Options, error) {
 	policy, err := hicache.ParseWritePolicy(c.WritePolicy)
 	if err != nil {
 		return nil, fmt.Errorf("write policy: %w", err)
 	}
-	o := &hicache.Options{
+	layout := hicache.HostLayoutDefault
+	if c.HostLayout != "" {
+		if layout, err = hicache.ParseHostLayout(c.HostLayout); err != nil {
+			return nil, fmt.Errorf("host layout: %w", err)
+		}
+	}
+	o := &hicache.Options{HostLayout: layout,
 		PageTokens: c.PageTokens, DeviceBytes: uint64(s.DeviceBytes), HostBytes: uint64(s.HostBytes), Pools: Pools(&c.Geometry),
 		RequestTokensMax: c.PromptTokensMax, WritePolicy: policy, Eviction: c.Eviction, Storage: c.Store, Model: c.Geometry.Name,
 		Library: c.Library, Sabotage: c.Sabotage, Faults: c.Faults, CopyThreads: c.CopyThreads, Logger: c.Logger,
 		Prefetch: hicache.PrefetchWait,
+	}
+	if layout != hicache.HostLayoutDefault {
+		if err := c.regions(o.Pools); err != nil {
+			return nil, err
+		}
 	}
 	if o.Device, err = Device(c.Backend); err != nil {
 		return nil, err
@@ -175,7 +204,7 @@ func Pools(g *geometry.Geometry) []hicache.PoolOptions {
 	for i := range g.Pools {
 		p := &g.Pools[i]
 		pools = append(pools, hicache.PoolOptions{Name: p.Name, Role: roles[p.Role], Layers: p.Layers,
-			KRowBytes: uint64(p.KRowBytes), VRowBytes: uint64(p.VRowBytes), WindowTokens: p.WindowTokens})
+			KRowBytes: uint64(p.KRowBytes), VRowBytes: uint64(p.VRowBytes), WindowTokens: p.WindowTokens, Heads: p.HeadsOf()})
 	}
 	return pools
 }

@@ -96,6 +96,7 @@ type Configuration struct {
 	Storage     string `json:"storage"`
 	Backend     string `json:"backend"`
 	WritePolicy string `json:"write_policy"`
+	HostLayout  string `json:"host_layout,omitempty"` // of regions; empty: envelopes in one arena
 	Eviction    string `json:"eviction"`
 	Concurrency int    `json:"concurrency"`
 	Seed        uint64 `json:"seed"`
@@ -105,7 +106,7 @@ type Configuration struct {
 func newResult(c *Config, s Sizing) *Result {
 	return &Result{Degraded: c.Degraded != "", DegradedReason: c.Degraded, Config: Configuration{What: c.Title, Geometry: c.Geometry.Name, Scale: c.Geometry.Scale,
 		PageTokens: c.PageTokens, BlockTokens: c.Source.BlockTokens(), DeviceBytes: s.DeviceBytes, HostBytes: s.HostBytes, Storage: c.StoreName,
-		Backend: c.Backend, WritePolicy: c.WritePolicy, Eviction: c.Eviction, Concurrency: c.Concurrency, Seed: c.Seed, AsBlocks: c.AsBlocks}}
+		Backend: c.Backend, WritePolicy: c.WritePolicy, HostLayout: c.HostLayout, Eviction: c.Eviction, Concurrency: c.Concurrency, Seed: c.Seed, AsBlocks: c.AsBlocks}}
 }
 
 // take fills in what the cache counted.
