@@ -194,7 +194,7 @@ func TestIncompatibleStores(t *testing.T) {
 		})
 		if m, ok := c.store.(*memory); ok && m != unready && c.o.Device == hicache.CPU && c.o.HostBytes > 0 {
 			o := c.o
-			o.Storage = m
+			o.Storage, o.HostArena = m, hicache.HostArenaEnvelope // auto gives a store of pieces host regions
 			if cache, err := hicache.Open(ctx, &o); !errors.Is(err, c.err) {
 				t.Errorf("%s: open says %v", name, err)
 				if err == nil {
