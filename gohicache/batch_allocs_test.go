@@ -35,3 +35,44 @@ func TestBatchNoGarbage(t *testing.T) {
 		t.Errorf("%v allocations a step", got)
 	}
 }
+
+// TestRequestAllocations: a request in a full cache, which evicts, takes, leases, publishes and lets go, makes three objects: the Match, the
+// Lease and the list of its pages, which are the caller's to keep.
+func TestRequestAllocations(t *testing.T) {
+	const tokens, prompts = 64 * pageTokens, 8
+	for name, pools := range map[string][]hicache.PoolOptions{"full": fullPools(), "windows": windowPools()} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, hicache.Options{Device: hicache.Null, DeviceBytes: 128 * kib, Pools: pools})
+			list := make([][]uint32, prompts)
+			for i := range list {
+				list[i] = prompt(i, tokens)
+			}
+			n := 0
+			request := func() {
+				p := list[n%prompts]
+				n++
+				m := s.c.Match(p)
+				defer m.Release()
+				lease, err := s.c.Load(ctx, m, hicache.LoadOptions{WindowTailOnly: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer lease.Release()
+				if err := s.c.Insert(lease, p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 20 * prompts { // until slabs, lists and pools have their size
+				request()
+			}
+			before := s.c.Stats().Evicted.Device
+			got := testing.AllocsPerRun(200, request)
+			if evicted := s.c.Stats().Evicted.Device - before; evicted < 200 {
+				t.Fatalf("only %d pages were evicted: the cache is not full", evicted)
+			}
+			if most := 3.0; got > most {
+				t.Errorf("%v objects a request, at most %v", got, most)
+			}
+		})
+	}
+}
