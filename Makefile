@@ -15,7 +15,7 @@ VERSION    := 0.1.0
 export HICACHE_LIBRARY ?= $(CURDIR)/$(BUILD)/libhicache.so
 
 .PHONY: all help lib bin demo test bench engine-bench lint tidy install clean format
-.PHONY: test-c test-device test-go test-cgo test-race test-cli test-modules test-bindings test-abi sabotage asan tsan soak cuda test-profiler test-gorgonia h200
+.PHONY: test-c test-device test-go test-cgo test-race test-cli test-modules test-bindings test-abi sabotage asan tsan soak cuda test-profiler test-simulated test-gorgonia h200
 
 all: lib bin ## Build build/libhicache.so and bin/hicache
 
@@ -122,6 +122,16 @@ test-profiler: ## What a profiler sees of the library's ranges; needs NVTX's hea
 	@$(CONFIGURE) -B build-cuda -DHICACHE_TESTS=ON >/dev/null
 	@$(CMAKE) --build build-cuda -j $(JOBS) --target hicache_profiler_tests
 	NVTX_INJECTION64_PATH=$(CURDIR)/build-cuda/libcounting_profiler.so build-cuda/hicache_profiler_tests --gtest_brief=1
+
+test-simulated: bin ## Replays on the CUDA backend, kernels and all, over the simulated driver (no GPU; needs what make cuda fetches)
+	@$(CONFIGURE) -B build-cuda -DHICACHE_TESTS=ON >/dev/null
+	@$(CMAKE) --build build-cuda -j $(JOBS) --target hicache simulated_cuda
+	@rm -rf out/simulated && mkdir -p out/simulated
+	$(SIMULATED) --workload chat --limit 300 --geometry qwen3-next-80b --scale 256 --device 12000tok --host 40000tok
+	$(SIMULATED) --workload agent --limit 100 --geometry gemma-3-27b --scale 256 --device 16000tok --host 50000tok --storage out/simulated/store:64MiB
+	$(SIMULATED) --workload chat --limit 200 --geometry llama-3-8b --scale 64 --device 9000tok --host 0 --answers stepped
+
+SIMULATED = HICACHE_LIBCUDA=$(CURDIR)/build-cuda/libsimulated_cuda.so bin/hicache replay --backend cuda --library build-cuda/libhicache.so --prompt-max 2048
 
 test-gorgonia: lib ## Streams and pages shared with gorgonia.org/cu, over the simulated driver (no GPU); fetches headers of CUDA 12 into .cuda12/
 	@$(CONFIGURE) -B build-test >/dev/null
