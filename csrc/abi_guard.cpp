@@ -110,14 +110,14 @@ Status check_takes(Engine &engine, Arena &arena, const hicache_take_t *takes, ui
       return fail(error, HICACHE_INVALID_ARGUMENT, takes[i].pool, "takes[%u].pool is %u, the engine has %u pools", i, takes[i].pool,
                   engine.pool_count());
     }
-    const PoolInfo info = arena.info(takes[i].pool);
-    if (takes[i].page_count > 0 && takes[i].vpages == nullptr && info.owner == takes[i].pool) {
+    const uint32_t owner = arena.owner_of(takes[i].pool);
+    if (takes[i].page_count > 0 && takes[i].vpages == nullptr && owner == takes[i].pool) {
       return fail(error, HICACHE_INVALID_ARGUMENT, takes[i].pool, "takes[%u]: the pages are NULL", i);
     }
     // Names of more pages than there are hold one twice: refused before the array is read.
-    if (takes[i].vpages != nullptr && info.owner != takes[i].pool && takes[i].page_count > info.virtual_page_count) {
+    if (takes[i].vpages != nullptr && owner != takes[i].pool && takes[i].page_count > arena.virtual_page_count(takes[i].pool)) {
       return fail(error, HICACHE_INVALID_ARGUMENT, takes[i].pool, "takes[%u].page_count is %u, the pool has %u pages", i,
-                  takes[i].page_count, info.virtual_page_count);
+                  takes[i].page_count, arena.virtual_page_count(takes[i].pool));
     }
   }
   return HICACHE_OK;
@@ -130,9 +130,9 @@ Status check_not_more_than_pool(Engine &engine, Arena &arena, const hicache_page
       return fail(error, HICACHE_INVALID_ARGUMENT, lines[i].pool, "%s[%u].pool is %u, the engine has %u pools", name, i, lines[i].pool,
                   engine.pool_count());
     }
-    if (lines[i].page_count > arena.info(lines[i].pool).virtual_page_count) {
+    if (lines[i].page_count > arena.virtual_page_count(lines[i].pool)) {
       return fail(error, HICACHE_INVALID_ARGUMENT, lines[i].pool, "%s[%u].page_count is %u, the pool has %u pages", name, i,
-                  lines[i].page_count, arena.info(lines[i].pool).virtual_page_count);
+                  lines[i].page_count, arena.virtual_page_count(lines[i].pool));
     }
   }
   return HICACHE_OK;

@@ -79,6 +79,8 @@ PoolInfo Arena::info(uint32_t pool_number) const {
           pool.page_bytes, pool.first_page, pool.page_count, pool.table.virtual_count()};
 }
 
+uint32_t Arena::owner_of(uint32_t pool) const { return state_->pools[pool].owner; }
+uint32_t Arena::virtual_page_count(uint32_t pool) const { return state_->pools[pool].table.virtual_count(); }
 uint64_t Arena::pages_at_once() const { return state_->pages_at_once; }
 uint64_t Arena::held_pages_max() const { return state_->held_pages_max; }
 

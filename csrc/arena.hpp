@@ -193,6 +193,9 @@ public:
   uint32_t pool_count() const;
   uint64_t bytes() const;
   PoolInfo info(uint32_t pool) const;
+  // Single fields of it, for checks on the way to every call.
+  uint32_t owner_of(uint32_t pool) const;
+  uint32_t virtual_page_count(uint32_t pool) const;
   // v2p of a pool, info().virtual_page_count entries at an address that never changes. An entry of kUnmappedFirst or more is unmapped.
   const uint32_t *v2p(uint32_t pool) const;
   static constexpr uint32_t kUnmappedFirst = 0xfffffff0u;

@@ -36,23 +36,23 @@ void Pool::retreat() {
     low = high = page_count; // Parked.
     return;
   }
-  if (direction != HICACHE_DIRECTION_DOWN && low < high && holes.contains(high - 1)) {
-    const uint32_t old_high = high;
-    high = std::max(end_of(movable.prev(high - 1)), end_of(held.prev(high - 1))); // The rest of the span is holes.
-    high = std::max(high, low);
-    erase_holes(high, old_high);
+  constexpr uint32_t kFew = 8; // So many go one by one, which is quicker than to look for the page behind them.
+  if (direction != HICACHE_DIRECTION_DOWN) {
+    for (uint32_t i = 0; i < kFew && low < high && holes.contains(high - 1); i++) holes.erase(--high);
+    if (low < high && holes.contains(high - 1)) {
+      const uint32_t old_high = high;
+      high = std::max({end_of(movable.prev(high - 1)), end_of(held.prev(high - 1)), low}); // The rest of the span is holes.
+      holes.erase_range(high, old_high);
+    }
   }
-  if (direction != HICACHE_DIRECTION_UP && low < high && holes.contains(low)) {
-    const uint32_t old_low = low;
-    low = std::min({movable.next(low), held.next(low), high}); // kNone is above all.
-    erase_holes(old_low, low);
+  if (direction != HICACHE_DIRECTION_UP) {
+    for (uint32_t i = 0; i < kFew && low < high && holes.contains(low); i++) holes.erase(low++);
+    if (low < high && holes.contains(low)) {
+      const uint32_t old_low = low;
+      low = std::min({movable.next(low), held.next(low), high}); // kNone is above all.
+      holes.erase_range(old_low, low);
+    }
   }
-}
-
-// [from, to) is all holes. A few of them go one by one, which is quicker.
-void Pool::erase_holes(uint32_t from, uint32_t to) {
-  if (to - from > 8) return holes.erase_range(from, to);
-  while (to > from) holes.erase(--to);
 }
 
 void Pool::cut(uint32_t new_low, uint32_t new_high) {

@@ -82,7 +82,6 @@ struct Pool {
   void adopt(uint32_t from, uint32_t to);
   // Cuts holes off the span's open ends: no copy. An end with no page left, or a float, gives up its span.
   void retreat();
-  void erase_holes(uint32_t from, uint32_t to);
   // Removes the pages outside [low, high), all holes, from the span.
   void cut(uint32_t new_low, uint32_t new_high);
   // What the pool occupies, for Hull::kSpan.
