@@ -66,6 +66,7 @@ test-race: lib ## Go tests under the race detector
 
 test-cli: lib bin ## Tests of the command
 	cd $(CLI) && CGO_ENABLED=0 $(GO) test ./...
+	cd $(CLI) && CGO_ENABLED=1 CGO_CFLAGS=-Wno-deprecated-declarations $(GO) test -tags nvml ./internal/doctor
 
 test-modules: lib ## Tests of the modules with dependencies of their own
 	for module in $(MODULES); do (cd $$module && CGO_ENABLED=0 $(GO) test ./...) || exit 1; done

@@ -56,7 +56,11 @@ func (m *Machine) Examine() []Finding {
 	f = append(f, m.platform(), m.library())
 	f = append(f, m.cpu(), m.memory(), m.hugePages(), m.numa())
 	f = append(f, m.limits()...)
-	return append(f, m.gpu()...)
+	f = append(f, m.gpu()...)
+	if m.Root == "" {
+		f = append(f, management()...)
+	}
+	return f
 }
 
 func (m *Machine) platform() Finding {

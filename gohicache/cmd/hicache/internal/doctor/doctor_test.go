@@ -90,3 +90,12 @@ func TestABareMachine(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 }
+
+// TestManagement: with the tag nvml the machine's own management library is asked, and its absence is a finding and no failure.
+func TestManagement(t *testing.T) {
+	for _, f := range management() {
+		if f.Subject == "" || f.Found == "" || f.Level == Bad {
+			t.Errorf("%+v", f)
+		}
+	}
+}
