@@ -73,6 +73,12 @@ test-modules: lib ## Tests of the modules with dependencies of their own
 
 MODULES = gohicache/events/zmq gohicache/metrics/prometheus
 
+soak: lib ## 10⁶ steps of a simulated server with failures, and ten times CI's random tests (SOAK_SEED; about half an hour)
+	CGO_ENABLED=0 $(GO) test ./proptest -count=1 -timeout 3h -v -run '^TestServer$$' -server.steps=1000000 -server.seed=$(SOAK_SEED)
+	HICACHE_CHECKS=10 CGO_ENABLED=0 $(GO) test ./proptest -count=1 -timeout 3h
+
+SOAK_SEED ?= 1
+
 sabotage: bin ## Deliberately broken builds must be caught
 	@$(CONFIGURE) -B build-sabotage -DHICACHE_TESTS=OFF -DHICACHE_SABOTAGE=ON >/dev/null
 	@$(CMAKE) --build build-sabotage -j $(JOBS)

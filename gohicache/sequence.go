@@ -52,6 +52,10 @@ func (s *Sequence) Hit() HitTokens {
 // Len is the number of tokens that the sequence has pages for.
 func (s *Sequence) Len() int { return s.s.Len() }
 
+// Err is nil, or ErrTransfer once a load that brought a part of the sequence's prefix has failed: it must be aborted and begun again. A Step over it
+// fails with the same error.
+func (s *Sequence) Err() error { return s.c.publicErrorOrNil("sequence", s.s.Err()) }
+
 // VirtualPages are the FULL pages of the sequence, in order. The slice is valid until the next Extend, Step, Publish or end.
 func (s *Sequence) VirtualPages() []ids.VirtualPage { return s.s.VirtualPages() }
 

@@ -61,6 +61,9 @@ func (b *Batch) Step(ctx context.Context, growth []Growth, tables []BatchTable, 
 	}
 	if err != nil {
 		b.Close()
+		if broken := brokenLoad(growth); broken != nil { // meanwhile
+			return broken
+		}
 		return err
 	}
 	b.batch = b.batch[:0]

@@ -30,6 +30,8 @@ func (c *Core) Fork(s *Sequence) (*Sequence, error) {
 	switch {
 	case s.ended || s.suspended:
 		return nil, errEnded()
+	case c.cfg.Tokens == radix.Bigram && s.tokens%c.cfg.PageTokens == 0:
+		return nil, fail(KindUnsupported, "Fork with Tokens = TokenBigrams at a page boundary: the last page is not published before the next token")
 	case c.countOf(s.named) != s.tokens:
 		return nil, fail(KindInvalid, "there are pages for %d tokens but only %d are named: Append them first", s.tokens, c.countOf(s.named))
 	}
@@ -44,6 +46,9 @@ func (c *Core) Fork(s *Sequence) (*Sequence, error) {
 		hitDevice: s.owned * c.cfg.PageTokens}}
 	for _, op := range child.waits {
 		op.use()
+	}
+	for _, p := range s.dropped {
+		child.dropped = append(child.dropped, p.retain())
 	}
 	for _, m := range s.commons { // of forks before
 		m.refs++

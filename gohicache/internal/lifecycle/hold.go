@@ -16,7 +16,8 @@ type hold struct {
 	c         *Core
 	namespace radix.Namespace
 	stream    uint64
-	path      *pin // of the prefix, later of what was inserted
+	path      *pin   // of the prefix, later of what was inserted
+	dropped   []*pin // paths that were cleared meanwhile, whose pages the request goes on to compute with
 
 	pages  []ids.VirtualPage // FULL, positions 0..
 	tokens int               // that there are pages for
@@ -133,6 +134,10 @@ func (h *hold) table(pool int, dst []ids.VirtualPage) []ids.VirtualPage {
 
 // giveUp frees what the request owns and ends its pin. Called once.
 func (h *hold) giveUp() {
+	for _, p := range h.dropped {
+		p.release()
+	}
+	h.dropped = nil
 	for _, op := range h.waits {
 		op.unuse(h.c)
 	}

@@ -155,6 +155,30 @@ func (c *Core) checkBatch(batch []Growth) error {
 			return fail(KindInvalid, "NewTokens of sequence %d is %d", i, g.NewTokens)
 		}
 	}
+	return brokenLoad(batch)
+}
+
+// brokenLoad names the first sequence of a batch of which a load has failed: what it brought is gone.
+func brokenLoad(batch []Growth) error {
+	for i, g := range batch {
+		if err := g.Sequence.Err(); err != nil {
+			return fail(KindTransfer, "sequence %d of the batch: %v", i, err)
+		}
+	}
+	return nil
+}
+
+// Err is why the sequence is of no use: a load that brought a part of its prefix has failed.
+func (s *Sequence) Err() error {
+	for _, op := range s.waits {
+		select {
+		case <-op.done:
+			if op.err != nil {
+				return op.err
+			}
+		default:
+		}
+	}
 	return nil
 }
 
@@ -264,6 +288,9 @@ func (c *Core) Step(ctx context.Context, stream uint64, batch []Growth, wait boo
 	}
 	var err error
 	if st.step, err = c.eng.StepOpen(stream, lines); err != nil {
+		if broken := brokenLoad(batch); broken != nil { // meanwhile
+			return nil, broken
+		}
 		return nil, fromEngine(err)
 	}
 	c.plan.Lock()

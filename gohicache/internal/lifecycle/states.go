@@ -45,9 +45,13 @@ func (h *hold) hasSource() bool {
 	return slices.ContainsFunc(h.c.states, func(p int) bool { return h.source[p] != ids.NoVirtualPage })
 }
 
-// leavePath lets go of the path up to here once a longer one is pinned; or keeps it for the source at its end, if that was not copied yet. fresh
-// says that the source is the end of the longer one.
+// leavePath lets go of the path up to here once a longer one is pinned. It keeps one that was dropped meanwhile, since the request computes with
+// its pages; and one for the source at its end, if that was not copied yet. fresh says that the source is the end of the longer one.
 func (h *hold) leavePath(old *pin, fresh bool) {
+	if h.c.tree.Dropped(old.id) { // the new path has pages of others for what this one has
+		h.dropped = append(h.dropped, old)
+		return
+	}
 	if !h.continues || fresh || !h.hasSource() {
 		old.release()
 		return

@@ -131,6 +131,14 @@ func (t *Tree) DrainOrphans(f *Freed) {
 	t.waiting.Store(int32(len(t.limbo) + len(t.orphans)))
 }
 
+// Dropped reports whether the path that p pins was dropped: its pages stay allocated until the pin is released, but nobody finds them.
+func (t *Tree) Dropped(p Pin) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	n, live := t.bottom(p)
+	return live && n != nil && n.detached
+}
+
 // Clear drops everything; what is pinned stays allocated until its last pin is gone and then comes through DrainOrphans.
 func (t *Tree) Clear(f *Freed) {
 	t.mu.Lock()
