@@ -84,8 +84,8 @@ public:
   Status layer_word(hicache_ticket_t ticket, uint32_t layer, uint64_t *address_out, uint32_t *expected_out, ErrorDetail *error);
   Status stamp_pages(uint32_t pool, uint64_t stream, std::span<const hicache_stamp_t> stamps, std::span<const uint64_t> salts,
                      uint32_t *mismatches_out, ErrorDetail *error);
-  // Packs in portions and lets other calls in between, so that nobody waits for more than a few milliseconds of copying. Takes the lock
-  // itself.
+  // Packs in portions: plans one under the lock, lets go and copies it, with the help of workers, and goes on around whatever is pinned by
+  // then. Nobody waits for its bytes but those who need the pages of the portion. Takes the lock itself.
   Status compact(const hicache_compact_budget_t &budget, hicache_compact_result_t *result_out, ErrorDetail *error);
 
 private:
