@@ -217,6 +217,7 @@ func (s *storer) done(job *storeJob, n int) {
 	s.mu.Lock()
 	s.queued -= len(job.Full)
 	s.bytes -= job.bytes
+	s.missed = s.missed || n < len(job.Full) // tried again when the path is next used
 	s.mu.Unlock()
 	s.c.drainOrphans()
 	s.c.room.ring()
