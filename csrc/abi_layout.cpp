@@ -28,8 +28,8 @@ extern "C" uint32_t hicache_abi_layout(uint32_t index, const char **name_out, ui
 
 extern "C" hicache_status_t hicache_invoke(hicache_call_t *call) {
   if (call == nullptr || call->function == nullptr) return HICACHE_INVALID_ARGUMENT;
-  // On the platforms that the library is built for, a function finds its integer arguments in the same places whatever comes after them, and
-  // narrower ones in the low bits.
+  // On the platforms that the library is built for, a function finds its integer arguments in the same places whatever comes after them,
+  // and narrower ones in the low bits.
   using Function = uint64_t (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
   const uint64_t *a = call->arguments;
   call->result = reinterpret_cast<Function>(call->function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8]);

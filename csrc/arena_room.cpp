@@ -14,7 +14,9 @@ Status Arena::State::check_fixed(const Demand &demand, ErrorDetail *error) const
     const uint32_t room = pool.is_static ? std::min(names, pool.holes.size()) : names;
     if (wanted <= room) continue;
     fail(error, HICACHE_NO_CAPACITY, pool.index, "pool %u: %u pages wanted, %u %s free", pool.index, wanted, room,
-         pool.is_separate ? "pages of its region" : pool.is_static ? "static pages" : "virtual ids");
+         pool.is_separate ? "pages of its region"
+         : pool.is_static ? "static pages"
+                          : "virtual ids");
     if (error != nullptr) {
       error->need_bytes = wanted * pool.page_bytes;
       error->have_bytes = room * pool.page_bytes;

@@ -27,8 +27,8 @@ struct Pool {
   uint32_t page_tokens = 1;
   uint32_t window_tokens = 0;
   uint32_t zeroing = 0;
-  bool is_static = false;   // Outside the chain.
-  bool is_separate = false; // Of a static pool on the host: a page's place is not its name's, and it moves.
+  bool is_static = false;     // Outside the chain.
+  bool is_separate = false;   // Of a static pool on the host: a page's place is not its name's, and it moves.
   uint32_t window_bits = 0;   // Of an owner: the other pools of its group, a bit a pool number.
   bool withholds_ids = false; // Of an owner: a static pool is in the group: a name is reused only once its static pages are.
   bool names_grow = false;    // Of an owner: as many ids as there are pages, also after a resize.

@@ -62,13 +62,6 @@ func (s *Settings) prompts(file string, limit int) ([][]uint32, error) {
 	return out, err
 }
 
-func countTokens(prompts [][]uint32) (n int) {
-	for _, p := range prompts {
-		n += len(p)
-	}
-	return n
-}
-
 // blocks are the block ids of all prompts of a trace.
 func (s *Settings) blocks(file string) ([][]uint32, error) {
 	var out [][]uint32
