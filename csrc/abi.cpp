@@ -124,7 +124,8 @@ hicache_status_t hicache_close(hicache_engine_t *engine, hicache_error_t *error)
 hicache_status_t hicache_alloc(hicache_engine_t *engine, const hicache_take_t *takes, uint32_t take_count, hicache_error_t *error) {
   return with_lock("alloc", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     if (Status status = check_takes(on, on.device(), takes, take_count, detail); status != HICACHE_OK) return status;
-    return on.explain(HICACHE_TIER_DEVICE, on.device().take({takes, take_count}, detail), detail);
+    LoggedTakes log(on, on.device(), OperationLog::kAlloc, takes, take_count);
+    return log.end(on.explain(HICACHE_TIER_DEVICE, on.device().take({takes, take_count}, detail), detail));
   });
 }
 
@@ -132,7 +133,10 @@ hicache_status_t hicache_free(hicache_engine_t *engine, const hicache_pages_t *f
   return with_lock("free", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     if (Status status = check_page_lines(frees, free_count, kPageMax, "frees", detail); status != HICACHE_OK) return status;
     if (Status status = check_not_more_than_pool(on, on.device(), frees, free_count, "frees", detail); status != HICACHE_OK) return status;
-    return on.device().free({frees, free_count}, detail);
+    const bool logged = on.log().begin(OperationLog::kFree);
+    if (logged) on.log().pages(frees, free_count);
+    const Status status = on.device().free({frees, free_count}, detail);
+    return logged ? on.log().end(status) : status;
   });
 }
 
@@ -149,7 +153,15 @@ hicache_status_t hicache_extend(hicache_engine_t *engine, uint32_t owner_pool, h
         return fail(detail, HICACHE_INVALID_ARGUMENT, owner_pool, "sequences[%u].vpages is NULL", i);
       }
     }
-    return on.explain(HICACHE_TIER_DEVICE, on.device().extend(owner_pool, {sequences, sequence_count}, detail), detail);
+    const bool logged = on.log().begin(OperationLog::kExtend);
+    if (logged) {
+      on.log().word(owner_pool);
+      on.log().sequences(sequences, sequence_count);
+    }
+    const Status status = on.explain(HICACHE_TIER_DEVICE, on.device().extend(owner_pool, {sequences, sequence_count}, detail), detail);
+    if (!logged) return status;
+    on.log().grown(sequences, sequence_count, status);
+    return on.log().end(status);
   });
 }
 
@@ -160,13 +172,16 @@ hicache_status_t hicache_reserve(hicache_engine_t *engine, const hicache_take_t 
   return with_lock("reserve", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     if (reservation_out == nullptr) return null_argument(detail, "reservation_out");
     if (Status status = check_takes(on, on.device(), takes, take_count, detail); status != HICACHE_OK) return status;
-    return on.explain(HICACHE_TIER_DEVICE, on.device().reserve({takes, take_count}, reservation_out, detail), detail);
+    LoggedTakes log(on, on.device(), OperationLog::kReserve, takes, take_count);
+    const Status status = on.explain(HICACHE_TIER_DEVICE, on.device().reserve({takes, take_count}, reservation_out, detail), detail);
+    return log.end(status, status == HICACHE_OK ? reservation_out : nullptr);
   });
 }
 
 hicache_status_t hicache_cancel(hicache_engine_t *engine, hicache_reservation_t reservation, hicache_error_t *error) {
-  return with_lock("cancel", engine, error,
-                   [&](Engine &on, ErrorDetail *detail) -> Status { return on.device().cancel(reservation, detail); });
+  return with_lock("cancel", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
+    return log_id(on, OperationLog::kCancel, reservation, on.device().cancel(reservation, detail));
+  });
 }
 
 hicache_status_t hicache_reservation_pages(hicache_engine_t *engine, hicache_reservation_t reservation, uint32_t pool,
@@ -185,7 +200,10 @@ hicache_status_t hicache_load(hicache_engine_t *engine, const hicache_transfer_t
     if (ticket_out == nullptr) return null_argument(detail, "ticket_out");
     if (Status status = read_struct(transfer, "transfer", &given, detail); status != HICACHE_OK) return status;
     if (Status status = check_copies(on, given, detail); status != HICACHE_OK) return status;
-    return on.transfers().load(given, ticket_out, detail);
+    const bool logged = on.log().begin(OperationLog::kLoad);
+    if (logged) on.log().transfer(given);
+    const Status status = on.transfers().load(given, ticket_out, detail);
+    return logged ? log_granted(on, status, *ticket_out) : status;
   });
 }
 
@@ -196,7 +214,10 @@ hicache_status_t hicache_back_up(hicache_engine_t *engine, const hicache_transfe
     if (ticket_out == nullptr) return null_argument(detail, "ticket_out");
     if (Status status = read_struct(transfer, "transfer", &given, detail); status != HICACHE_OK) return status;
     if (Status status = check_copies(on, given, detail); status != HICACHE_OK) return status;
-    return on.transfers().back_up(given, ticket_out, detail);
+    const bool logged = on.log().begin(OperationLog::kBackUp);
+    if (logged) on.log().transfer(given);
+    const Status status = on.transfers().back_up(given, ticket_out, detail);
+    return logged ? log_granted(on, status, *ticket_out) : status;
   });
 }
 
@@ -228,7 +249,7 @@ hicache_status_t hicache_completion_poll(hicache_engine_t *engine, hicache_compl
     *count_out = 0;
     if (on.transfers().ring().empty()) return HICACHE_OK;
     EngineLock lock(on);
-    *count_out = on.transfers().read(completions_out, capacity);
+    *count_out = on.read_completions(completions_out, capacity);
     return HICACHE_OK;
   });
 }

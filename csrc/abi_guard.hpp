@@ -177,4 +177,43 @@ template <typename Struct> void write_struct(Struct from, Struct *out) {
   std::memcpy(out, &from, sizeof(Struct));
 }
 
+// ---- The operation log, for calls that are recorded ----
+
+// Ends the record of a call that grants an id.
+inline Status log_granted(Engine &on, Status status, uint64_t granted, bool always = false) {
+  if (status == HICACHE_OK) on.log().id(granted);
+  return on.log().end(status, always);
+}
+
+// The whole record of a call that ends an id.
+inline Status log_id(Engine &on, OperationLog::Kind kind, uint64_t ended, Status status) {
+  if (!on.log().begin(kind)) return status;
+  on.log().id(ended);
+  return on.log().end(status);
+}
+
+// The record of a take: its lines before the call, what was granted after it.
+class LoggedTakes {
+public:
+  LoggedTakes(Engine &on, Arena &arena, OperationLog::Kind kind, const hicache_take_t *takes, uint32_t count)
+      : log_(on.log()), takes_(takes), count_(count), logged_(on.log().begin(kind)) {
+    if (!logged_) return;
+    for (uint32_t pool = 0; pool < on.pool_count(); pool++) owns_[pool] = arena.info(pool).owner == pool;
+    log_.takes(takes, count, owns_);
+  }
+  Status end(Status status, const uint64_t *granted = nullptr) {
+    if (!logged_) return status;
+    log_.granted(takes_, count_, owns_, status);
+    if (granted != nullptr) log_.id(*granted);
+    return log_.end(status);
+  }
+
+private:
+  OperationLog &log_;
+  const hicache_take_t *takes_;
+  uint32_t count_;
+  bool logged_;
+  bool owns_[16] = {};
+};
+
 } // namespace hicache

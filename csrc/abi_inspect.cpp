@@ -28,13 +28,17 @@ hicache_status_t hicache_lease_acquire(hicache_engine_t *engine, const hicache_p
   return with_lock("lease_acquire", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     if (lease_out == nullptr) return null_argument(detail, "lease_out");
     if (Status status = check_page_lines(pages, pages_count, on.held_pages_max(), "pages", detail); status != HICACHE_OK) return status;
-    return on.lease_acquire({pages, pages_count}, lease_out, detail);
+    const bool logged = on.log().begin(OperationLog::kLeaseAcquire);
+    if (logged) on.log().pages(pages, pages_count);
+    const Status status = on.lease_acquire({pages, pages_count}, lease_out, detail);
+    return logged ? log_granted(on, status, *lease_out) : status;
   });
 }
 
 hicache_status_t hicache_lease_release(hicache_engine_t *engine, hicache_lease_t lease, hicache_error_t *error) {
-  return with_lock("lease_release", engine, error,
-                   [&](Engine &on, ErrorDetail *detail) -> Status { return on.lease_release(lease, detail); });
+  return with_lock("lease_release", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
+    return log_id(on, OperationLog::kLeaseRelease, lease, on.lease_release(lease, detail));
+  });
 }
 
 hicache_status_t hicache_step_open(hicache_engine_t *engine, uint64_t stream, const hicache_pages_t *pages, uint32_t pages_count,
@@ -42,12 +46,20 @@ hicache_status_t hicache_step_open(hicache_engine_t *engine, uint64_t stream, co
   return with_lock("step_open", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     if (step_out == nullptr) return null_argument(detail, "step_out");
     if (Status status = check_page_lines(pages, pages_count, on.held_pages_max(), "pages", detail); status != HICACHE_OK) return status;
-    return on.step_open(stream, {pages, pages_count}, step_out, detail);
+    const bool logged = on.log().begin(OperationLog::kStepOpen);
+    if (logged) {
+      on.log().wide(stream);
+      on.log().pages(pages, pages_count);
+    }
+    const Status status = on.step_open(stream, {pages, pages_count}, step_out, detail);
+    return logged ? log_granted(on, status, *step_out) : status;
   });
 }
 
 hicache_status_t hicache_step_close(hicache_engine_t *engine, hicache_step_t step, hicache_error_t *error) {
-  return with_lock("step_close", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status { return on.step_close(step, detail); });
+  return with_lock("step_close", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
+    return log_id(on, OperationLog::kStepClose, step, on.step_close(step, detail));
+  });
 }
 
 hicache_status_t hicache_kernel_ids(hicache_engine_t *engine, uint64_t holder, uint32_t pool, uint32_t granularity,
@@ -76,7 +88,12 @@ hicache_status_t hicache_batch_step(hicache_engine_t *engine, const hicache_batc
         status != HICACHE_OK) {
       return status;
     }
-    return on.batch_step().run(given, step_out, detail);
+    const bool logged = on.log().begin(OperationLog::kBatchStep);
+    if (logged) on.log().batch(given);
+    const Status status = on.batch_step().run(given, step_out, detail);
+    if (!logged) return status;
+    on.log().grown(given.sequences, given.sequence_count, status);
+    return log_granted(on, status, *step_out, true); // Also a refusal may have closed the step before.
   });
 }
 
@@ -104,8 +121,12 @@ hicache_status_t hicache_compact(hicache_engine_t *engine, const hicache_compact
 }
 
 hicache_status_t hicache_set_compaction(hicache_engine_t *engine, uint32_t compaction, hicache_error_t *error) {
-  return with_lock("set_compaction", engine, error,
-                   [&](Engine &on, ErrorDetail *detail) -> Status { return on.device().set_compaction(compaction, detail); });
+  return with_lock("set_compaction", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
+    const bool logged = on.log().begin(OperationLog::kSetCompaction);
+    if (logged) on.log().word(compaction);
+    const Status status = on.device().set_compaction(compaction, detail);
+    return logged ? on.log().end(status) : status;
+  });
 }
 
 hicache_status_t hicache_fits(hicache_engine_t *engine, const hicache_demand_t *demands, uint32_t demand_count, hicache_error_t *error) {
@@ -136,7 +157,12 @@ hicache_status_t hicache_reclaim_plan(hicache_engine_t *engine, const hicache_de
 }
 
 hicache_status_t hicache_resize(hicache_engine_t *engine, uint64_t device_bytes, hicache_error_t *error) {
-  return with_lock("resize", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status { return on.resize(device_bytes, detail); });
+  return with_lock("resize", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
+    const bool logged = on.log().begin(OperationLog::kResize);
+    if (logged) on.log().wide(device_bytes);
+    const Status status = on.resize(device_bytes, detail);
+    return logged ? on.log().end(status) : status;
+  });
 }
 
 // ---- Host tier ----
@@ -150,7 +176,8 @@ hicache_status_t hicache_host_alloc(hicache_engine_t *engine, const hicache_host
                   offsetof(hicache_host_take_t, hpages) == offsetof(hicache_take_t, vpages));
     const auto *lines = reinterpret_cast<const hicache_take_t *>(takes);
     if (Status status = check_takes(on, *arena, lines, take_count, detail); status != HICACHE_OK) return status;
-    return on.explain(HICACHE_TIER_HOST, arena->take({lines, take_count}, detail), detail);
+    LoggedTakes log(on, *arena, OperationLog::kHostAlloc, lines, take_count);
+    return log.end(on.explain(HICACHE_TIER_HOST, arena->take({lines, take_count}, detail), detail));
   });
 }
 
@@ -164,7 +191,10 @@ hicache_status_t hicache_host_free(hicache_engine_t *engine, const hicache_host_
     const auto *lines = reinterpret_cast<const hicache_pages_t *>(frees);
     if (Status status = check_page_lines(lines, free_count, kPageMax, "frees", detail); status != HICACHE_OK) return status;
     if (Status status = check_not_more_than_pool(on, *arena, lines, free_count, "frees", detail); status != HICACHE_OK) return status;
-    return arena->free({lines, free_count}, detail);
+    const bool logged = on.log().begin(OperationLog::kHostFree);
+    if (logged) on.log().pages(lines, free_count);
+    const Status status = arena->free({lines, free_count}, detail);
+    return logged ? on.log().end(status) : status;
   });
 }
 
@@ -175,7 +205,10 @@ hicache_status_t hicache_host_view(hicache_engine_t *engine, const hicache_host_
     if (pages == nullptr) return null_argument(detail, "pages");
     if (Status status = check_page_lines(pages, 1, on.held_pages_max(), "pages", detail); status != HICACHE_OK) return status;
     if (pages->page_count > 0 && addresses_out == nullptr) return null_argument(detail, "addresses_out");
-    return on.host_view({pages, 1}, addresses_out, lease_out, detail);
+    const bool logged = on.log().begin(OperationLog::kHostView);
+    if (logged) on.log().pages(reinterpret_cast<const hicache_pages_t *>(pages), 1);
+    const Status status = on.host_view({pages, 1}, addresses_out, lease_out, detail);
+    return logged ? log_granted(on, status, *lease_out) : status;
   });
 }
 
@@ -289,11 +322,41 @@ hicache_status_t hicache_fault_run(hicache_engine_t *engine, uint32_t count, uin
   });
 }
 
+hicache_status_t hicache_fault_finish(hicache_engine_t *engine, hicache_ticket_t ticket, uint32_t fails, hicache_error_t *error) {
+  return without_lock("fault_finish", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
+    if (fails > 1) return fail(detail, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "fails is %u, must be 0 or 1", fails);
+    return on.fault_finish(ticket, fails != 0, detail);
+  });
+}
+
 hicache_status_t hicache_fault_hold(hicache_engine_t *engine, uint32_t hold, uint32_t fail_next, hicache_error_t *error) {
   return without_lock("fault_hold", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
     if (hold > 1) return fail(detail, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "hold is %u, must be 0 or 1", hold);
     if (on.backend().set_hold(hold != 0, fail_next)) return HICACHE_OK;
     return fail(detail, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "the engine was opened without fault injection");
+  });
+}
+
+// ---- Operation log ----
+
+hicache_status_t hicache_log_start(hicache_engine_t *engine, uint64_t capacity_bytes, hicache_error_t *error) {
+  return with_lock("log_start", engine, error,
+                   [&](Engine &on, ErrorDetail *detail) -> Status { return on.log_start(capacity_bytes, detail); });
+}
+
+hicache_status_t hicache_log_drain(hicache_engine_t *engine, void *buffer, uint64_t buffer_bytes, uint64_t *bytes_out,
+                                   hicache_error_t *error) {
+  return with_lock("log_drain", engine, error, [&](Engine &on, ErrorDetail *detail) -> Status {
+    if (bytes_out == nullptr) return null_argument(detail, "bytes_out");
+    if (buffer_bytes > 0 && buffer == nullptr) return null_argument(detail, "buffer");
+    return on.log().drain(static_cast<std::byte *>(buffer), buffer_bytes, bytes_out, detail);
+  });
+}
+
+hicache_status_t hicache_log_stop(hicache_engine_t *engine, hicache_error_t *error) {
+  return with_lock("log_stop", engine, error, [&](Engine &on, ErrorDetail *) -> Status {
+    on.log().stop();
+    return HICACHE_OK;
   });
 }
 

@@ -164,6 +164,9 @@ public:
   // Runs jobs that only run inside calls: up to `count` steps (one job, or one layer group if `layers`), held ones too if `held`. Returns
   // how many ran. Called without the engine's lock. Backends with threads of their own return 0.
   virtual uint32_t run_inside(uint32_t count, bool layers, bool held) = 0;
+  // Runs the job of a slot to its end now, held or not; it fails if `fails`. Nothing if it has ended. Backends with threads of their own
+  // do nothing. Called without the engine's lock.
+  virtual void finish_job(uint32_t slot, bool fails) { (void)slot, (void)fails; }
   // Blocks until every submitted job has finished. Called without the engine's lock.
   virtual void drain() = 0;
   // Fault injection; false where there is none.

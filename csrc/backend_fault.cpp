@@ -149,6 +149,16 @@ Status FaultBackend::layer_wait(uint32_t slot, uint32_t layer, uint64_t, ErrorDe
   return HICACHE_OK;
 }
 
+void FaultBackend::finish_job(uint32_t slot, bool fails) {
+  std::lock_guard lock(mutex_);
+  for (uint32_t i = 0; i < waiting_count_; i++) {
+    if (waiting_[i].job->slot != slot) continue;
+    waiting_[i].fails = fails;
+    step(i, true);
+    return;
+  }
+}
+
 void FaultBackend::drain() { run_inside(UINT32_MAX, false, true); }
 
 bool FaultBackend::set_hold(bool hold, uint32_t fail_next) {

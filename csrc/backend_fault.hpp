@@ -66,6 +66,7 @@ public:
   void cancel(TransferJob &job) override;
   Status layer_wait(uint32_t slot, uint32_t layer, uint64_t stream, ErrorDetail *error) override;
   uint32_t run_inside(uint32_t count, bool layers, bool held) override;
+  void finish_job(uint32_t slot, bool fails) override;
   void drain() override;
   bool set_hold(bool hold, uint32_t fail_next) override;
   uint64_t now_ns() const override;

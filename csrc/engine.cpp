@@ -498,7 +498,17 @@ Status Engine::compact(const hicache_compact_budget_t &budget, hicache_compact_r
       portion.bytes_max = left.bytes_max == 0 ? bytes : std::min(bytes, left.bytes_max);
     }
     hicache_compact_result_t result{};
-    if (Status status = arena->compact(portion, &result, error); status != HICACHE_OK) return explain(budget.tier, status, error);
+    const bool logged = log_.begin(OperationLog::kCompact);
+    if (logged) {
+      for (uint32_t value : {portion.tier, portion.pages_max, portion.pool}) log_.word(value);
+      log_.wide(portion.bytes_max);
+    }
+    const Status status = arena->compact(portion, &result, error);
+    if (logged) {
+      for (uint64_t value : {result.moved_pages, result.blocked_pages, result.hole_pages}) log_.wide(value);
+      log_.end(status);
+    }
+    if (status != HICACHE_OK) return explain(budget.tier, status, error);
     result_out->moved_pages += result.moved_pages;
     result_out->moved_bytes += result.moved_bytes;
     result_out->blocked_pages = result.blocked_pages;
@@ -526,7 +536,7 @@ Status Engine::completion_wait(uint64_t timeout_ns, hicache_completion_t *comple
     while (ring.empty() && backend_->run_inside(1, false, false) > 0) {}
     if (!ring.empty()) {
       EngineLock lock(*this);
-      *count_out = transfers_->read(completions_out, capacity);
+      *count_out = read_completions(completions_out, capacity);
       if (*count_out > 0 || capacity == 0) return HICACHE_OK;
     }
     if (Status status = check_poison(error); status != HICACHE_OK) return status;
@@ -538,6 +548,43 @@ Status Engine::completion_wait(uint64_t timeout_ns, hicache_completion_t *comple
       case CompletionRing::Wake::kClosed: return fail(error, HICACHE_CLOSED, HICACHE_NO_POOL, "the engine is closing");
     }
   }
+}
+
+uint32_t Engine::read_completions(hicache_completion_t *completions_out, uint32_t capacity) {
+  const uint32_t count = transfers_->read(completions_out, capacity);
+  if (count > 0 && log_.begin(OperationLog::kCompletions)) {
+    log_.completions(completions_out, count);
+    log_.end(HICACHE_OK);
+  }
+  return count;
+}
+
+Status Engine::log_start(uint64_t capacity_bytes, ErrorDetail *error) {
+  if (capacity_bytes < OperationLog::kCapacityMin || capacity_bytes > UINT32_MAX) {
+    return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "capacity_bytes is %" PRIu64 ", must be %" PRIu64 " to %u",
+                capacity_bytes, OperationLog::kCapacityMin, UINT32_MAX);
+  }
+  hicache_stats_t used{};
+  stats(&used);
+  const uint64_t host_takes = host_ ? host_->counters().takes + host_->counters().takes_refused : 0;
+  if (log_.ever_started() ||
+      used.takes + used.takes_refused + used.frees + used.moves + used.reservations + used.leases_total + used.steps_total + host_takes >
+          0) {
+    return fail(error, HICACHE_BUSY, HICACHE_NO_POOL, "a log begins before the first call that takes, holds or moves pages, and once");
+  }
+  log_.start(capacity_bytes, options_);
+  return HICACHE_OK;
+}
+
+Status Engine::fault_finish(hicache_ticket_t ticket, bool fails, ErrorDetail *error) {
+  if (!backend_->virtual_clock()) return fail(error, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "the engine was opened without fault injection");
+  uint32_t slot;
+  {
+    EngineLock lock(*this);
+    if (Status status = transfers_->slot_of_ticket(ticket, &slot, error); status != HICACHE_OK) return status;
+  }
+  backend_->finish_job(slot, fails);
+  return HICACHE_OK;
 }
 
 Status Engine::layer_wait(hicache_ticket_t ticket, uint32_t layer, uint64_t stream, ErrorDetail *error) {

@@ -15,6 +15,7 @@
 #include "arena.hpp"
 #include "backend.hpp"
 #include "batch_step.hpp"
+#include "operation_log.hpp"
 #include "engine_options.hpp"
 #include "id_translate.hpp"
 #include "page_work.hpp"
@@ -51,6 +52,12 @@ public:
   KernelMap kernel_map(uint32_t pool) const;
   void count_sinks(uint64_t sinks) { sink_translations_ += sinks; }
   BatchStep &batch_step() { return batch_step_; }
+  OperationLog &log() { return log_; }
+  Status log_start(uint64_t capacity_bytes, ErrorDetail *error);
+  // Reads the ring, as TransferTable::read.
+  uint32_t read_completions(hicache_completion_t *completions_out, uint32_t capacity);
+  // Without the lock.
+  Status fault_finish(hicache_ticket_t ticket, bool fails, ErrorDetail *error);
   // The arena of a HICACHE_TIER_*; INVALID_ARGUMENT or, without a host tier, UNSUPPORTED.
   Status arena_of(uint32_t tier, Arena **arena_out, ErrorDetail *error);
   // error.ticket for a refusal that names a page; returns `status`.
@@ -127,6 +134,7 @@ private:
   std::unique_ptr<TransferTable> transfers_;
   std::unique_ptr<Backend> backend_;
   BatchStep batch_step_{*this};
+  OperationLog log_;
   uint64_t held_pages_max_ = 0;
   uint64_t transfer_pages_max_ = 0;
   uint64_t moves_during_transfer_ = 0;

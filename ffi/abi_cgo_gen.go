@@ -110,6 +110,14 @@ package ffi
 #cgo nocallback go_hicache_range_start
 #cgo noescape go_hicache_range_end
 #cgo nocallback go_hicache_range_end
+#cgo noescape go_hicache_fault_finish
+#cgo nocallback go_hicache_fault_finish
+#cgo noescape go_hicache_log_start
+#cgo nocallback go_hicache_log_start
+#cgo noescape go_hicache_log_drain
+#cgo nocallback go_hicache_log_drain
+#cgo noescape go_hicache_log_stop
+#cgo nocallback go_hicache_log_stop
 #cgo noescape go_hicache_abi_layout
 #cgo nocallback go_hicache_abi_layout
 #cgo noescape go_hicache_invoke
@@ -317,6 +325,22 @@ static uint64_t go_hicache_range_start(uintptr_t f, uint32_t a0, uint64_t a1) {
 
 static void go_hicache_range_end(uintptr_t f, uint64_t a0) {
   return ((void (*)(uint64_t))f)(a0);
+}
+
+static int32_t go_hicache_fault_finish(uintptr_t f, uintptr_t a0, uint64_t a1, uint32_t a2, uintptr_t a3) {
+  return ((int32_t (*)(void *, uint64_t, uint32_t, void *))f)((void *)a0, a1, a2, (void *)a3);
+}
+
+static int32_t go_hicache_log_start(uintptr_t f, uintptr_t a0, uint64_t a1, uintptr_t a2) {
+  return ((int32_t (*)(void *, uint64_t, void *))f)((void *)a0, a1, (void *)a2);
+}
+
+static int32_t go_hicache_log_drain(uintptr_t f, uintptr_t a0, uintptr_t a1, uint64_t a2, uintptr_t a3, uintptr_t a4) {
+  return ((int32_t (*)(void *, void *, uint64_t, void *, void *))f)((void *)a0, (void *)a1, a2, (void *)a3, (void *)a4);
+}
+
+static int32_t go_hicache_log_stop(uintptr_t f, uintptr_t a0, uintptr_t a1) {
+  return ((int32_t (*)(void *, void *))f)((void *)a0, (void *)a1);
 }
 
 static uint32_t go_hicache_abi_layout(uintptr_t f, uint32_t a0, uintptr_t a1, uintptr_t a2) {
@@ -643,6 +667,28 @@ func (t *table) callRangeStart(f *frame, activity uint32, pageCount uint64) uint
 
 func (t *table) callRangeEnd(f *frame, rangeID uint64) {
 	C.go_hicache_range_end(C.uintptr_t(t.fnRangeEnd), C.uint64_t(rangeID))
+}
+
+func (t *table) callFaultFinish(f *frame, engine uintptr, ticket uint64, fails uint32, errorOut unsafe.Pointer) Status {
+	f.hold[0] = errorOut
+	return Status(C.go_hicache_fault_finish(C.uintptr_t(t.fnFaultFinish), C.uintptr_t(engine), C.uint64_t(ticket), C.uint32_t(fails), C.uintptr_t(uintptr(errorOut))))
+}
+
+func (t *table) callLogStart(f *frame, engine uintptr, capacityBytes uint64, errorOut unsafe.Pointer) Status {
+	f.hold[0] = errorOut
+	return Status(C.go_hicache_log_start(C.uintptr_t(t.fnLogStart), C.uintptr_t(engine), C.uint64_t(capacityBytes), C.uintptr_t(uintptr(errorOut))))
+}
+
+func (t *table) callLogDrain(f *frame, engine uintptr, buffer unsafe.Pointer, bufferBytes uint64, bytesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
+	f.hold[0] = buffer
+	f.hold[1] = bytesOut
+	f.hold[2] = errorOut
+	return Status(C.go_hicache_log_drain(C.uintptr_t(t.fnLogDrain), C.uintptr_t(engine), C.uintptr_t(uintptr(buffer)), C.uint64_t(bufferBytes), C.uintptr_t(uintptr(bytesOut)), C.uintptr_t(uintptr(errorOut))))
+}
+
+func (t *table) callLogStop(f *frame, engine uintptr, errorOut unsafe.Pointer) Status {
+	f.hold[0] = errorOut
+	return Status(C.go_hicache_log_stop(C.uintptr_t(t.fnLogStop), C.uintptr_t(engine), C.uintptr_t(uintptr(errorOut))))
 }
 
 func (t *table) callABILayout(f *frame, index uint32, nameOut unsafe.Pointer, valueOut unsafe.Pointer) uint32 {

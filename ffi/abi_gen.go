@@ -1076,6 +1076,10 @@ type table struct {
 	fnProfilerListens  uintptr
 	fnRangeStart       uintptr
 	fnRangeEnd         uintptr
+	fnFaultFinish      uintptr
+	fnLogStart         uintptr
+	fnLogDrain         uintptr
+	fnLogStop          uintptr
 	fnABILayout        uintptr
 	fnInvoke           uintptr
 }
@@ -1134,6 +1138,10 @@ func (t *table) symbols() []symbol {
 		{"hicache_profiler_listens", &t.fnProfilerListens},
 		{"hicache_range_start", &t.fnRangeStart},
 		{"hicache_range_end", &t.fnRangeEnd},
+		{"hicache_fault_finish", &t.fnFaultFinish},
+		{"hicache_log_start", &t.fnLogStart},
+		{"hicache_log_drain", &t.fnLogDrain},
+		{"hicache_log_stop", &t.fnLogStop},
 		{"hicache_abi_layout", &t.fnABILayout},
 		{"hicache_invoke", &t.fnInvoke},
 	}

@@ -535,6 +535,42 @@ func (t *table) callRangeEnd(f *frame, rangeID uint64) {
 	t.invoke(f, t.fnRangeEnd)
 }
 
+func (t *table) callFaultFinish(f *frame, engine uintptr, ticket uint64, fails uint32, errorOut unsafe.Pointer) Status {
+	f.hold[0] = errorOut
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(ticket)
+	f.call.arguments[2] = uint64(fails)
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnFaultFinish))
+}
+
+func (t *table) callLogStart(f *frame, engine uintptr, capacityBytes uint64, errorOut unsafe.Pointer) Status {
+	f.hold[0] = errorOut
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(capacityBytes)
+	f.call.arguments[2] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnLogStart))
+}
+
+func (t *table) callLogDrain(f *frame, engine uintptr, buffer unsafe.Pointer, bufferBytes uint64, bytesOut unsafe.Pointer, errorOut unsafe.Pointer) Status {
+	f.hold[0] = buffer
+	f.hold[1] = bytesOut
+	f.hold[2] = errorOut
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(buffer))
+	f.call.arguments[2] = uint64(bufferBytes)
+	f.call.arguments[3] = uint64(uintptr(bytesOut))
+	f.call.arguments[4] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnLogDrain))
+}
+
+func (t *table) callLogStop(f *frame, engine uintptr, errorOut unsafe.Pointer) Status {
+	f.hold[0] = errorOut
+	f.call.arguments[0] = uint64(engine)
+	f.call.arguments[1] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnLogStop))
+}
+
 func (t *table) callABILayout(f *frame, index uint32, nameOut unsafe.Pointer, valueOut unsafe.Pointer) uint32 {
 	f.hold[0] = nameOut
 	f.hold[1] = valueOut

@@ -695,6 +695,25 @@ HICACHE_API uint32_t hicache_profiler_listens(void);
 HICACHE_API uint64_t hicache_range_start(uint32_t activity, uint64_t page_count);
 HICACHE_API void hicache_range_end(uint64_t range_id);
 
+// Runs the transfer of a ticket to its end now, held or not, whatever the seed says; fails = 1: it fails as an injected failure does. Nothing if
+// it has ended. UNSUPPORTED without fault injection.
+HICACHE_API hicache_status_t hicache_fault_finish(hicache_engine_t *engine, hicache_ticket_t ticket, uint32_t fails, hicache_error_t *error);
+
+// ---- Operation log --------------------------------------------------------------------------------------------------------
+
+// Records, from here on, every call that changes the engine's tables, with its arguments and its answer, so that it can be done again and
+// compared (docs/OPLOG.md has the format). capacity_bytes (64 KiB to 4 GiB) are taken now. What does not fit ends the log with a mark: drain it in
+// time. Contents of pages are not recorded. BUSY unless the engine is as it was opened; a log is started once.
+HICACHE_API hicache_status_t hicache_log_start(hicache_engine_t *engine, uint64_t capacity_bytes, hicache_error_t *error);
+
+// Moves recorded bytes into `buffer`, whole records, oldest first; *bytes_out 0: there are none now. Those of all calls one after the other are the
+// log. INVALID_ARGUMENT with need_bytes if the next record does not fit. Threads: one reader.
+HICACHE_API hicache_status_t hicache_log_drain(hicache_engine_t *engine, void *buffer, uint64_t buffer_bytes, uint64_t *bytes_out,
+                                               hicache_error_t *error);
+
+// Ends the log with a mark; what is recorded can still be drained. OK also when there is none.
+HICACHE_API hicache_status_t hicache_log_stop(hicache_engine_t *engine, hicache_error_t *error);
+
 // Sizes and offsets as this library was compiled, for binding tests: entry i is "struct.field" (or "struct" for its size). Returns
 // the number of entries; name_out and value_out may be NULL.
 HICACHE_API uint32_t hicache_abi_layout(uint32_t index, const char **name_out, uint64_t *value_out);

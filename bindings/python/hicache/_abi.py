@@ -1015,6 +1015,10 @@ PROTOTYPES = [
     ("hicache_profiler_listens", c_uint32, []),
     ("hicache_range_start", c_uint64, [c_uint32, c_uint64]),
     ("hicache_range_end", None, [c_uint64]),
+    ("hicache_fault_finish", c_int32, [c_void_p, c_uint64, c_uint32, POINTER(hicache_error_t)]),
+    ("hicache_log_start", c_int32, [c_void_p, c_uint64, POINTER(hicache_error_t)]),
+    ("hicache_log_drain", c_int32, [c_void_p, c_void_p, c_uint64, POINTER(c_uint64), POINTER(hicache_error_t)]),
+    ("hicache_log_stop", c_int32, [c_void_p, POINTER(hicache_error_t)]),
     ("hicache_abi_layout", c_uint32, [c_uint32, POINTER(c_char_p), POINTER(c_uint64)]),
     ("hicache_invoke", c_int32, [POINTER(hicache_call_t)]),
 ]

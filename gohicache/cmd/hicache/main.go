@@ -17,7 +17,7 @@ var commands = []cli.Command{
 	{Name: "doctor", Summary: "look at the library and the machine, and say what to change", Run: runDoctor, Options: func() *cli.Flags { return doctorFlags(&doctorOptions{}) }},
 	{Name: "gen", Summary: "write a built-in workload as a trace", Run: runGen, Options: func() *cli.Flags { return genFlags(&genOptions{}) }},
 	{Name: "bench", Summary: "measure engine, cache and eviction policies against bars and peers", Run: runBench, Options: func() *cli.Flags { return benchFlags(&benchOptions{}) }},
-	{Name: "script", Summary: "run scripts over an engine and a cache, or a prompt", Run: runScript, Options: func() *cli.Flags { return scriptFlags(&script.Options{}) }},
+	{Name: "script", Summary: "run scripts over an engine and a cache, or a prompt", Run: runScript, Options: func() *cli.Flags { return scriptFlags(&script.Options{}, new(string)) }},
 }
 
 func main() {

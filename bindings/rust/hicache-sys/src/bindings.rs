@@ -1262,6 +1262,18 @@ pub struct Api {
     /// another thread. 0 when nobody listens (then it costs a load) or the activity is unknown; ending 0 does nothing.
     pub hicache_range_start: unsafe extern "C" fn(activity: u32, page_count: u64) -> u64,
     pub hicache_range_end: unsafe extern "C" fn(range_id: u64),
+    /// Runs the transfer of a ticket to its end now, held or not, whatever the seed says; fails = 1: it fails as an injected failure does. Nothing if
+    /// it has ended. UNSUPPORTED without fault injection.
+    pub hicache_fault_finish: unsafe extern "C" fn(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, fails: u32, error: *mut hicache_error_t) -> hicache_status_t,
+    /// Records, from here on, every call that changes the engine's tables, with its arguments and its answer, so that it can be done again and
+    /// compared (docs/OPLOG.md has the format). capacity_bytes (64 KiB to 4 GiB) are taken now. What does not fit ends the log with a mark: drain it in
+    /// time. Contents of pages are not recorded. BUSY unless the engine is as it was opened; a log is started once.
+    pub hicache_log_start: unsafe extern "C" fn(engine: *mut hicache_engine_t, capacity_bytes: u64, error: *mut hicache_error_t) -> hicache_status_t,
+    /// Moves recorded bytes into `buffer`, whole records, oldest first; *bytes_out 0: there are none now. Those of all calls one after the other are the
+    /// log. INVALID_ARGUMENT with need_bytes if the next record does not fit. Threads: one reader.
+    pub hicache_log_drain: unsafe extern "C" fn(engine: *mut hicache_engine_t, buffer: *mut c_void, buffer_bytes: u64, bytes_out: *mut u64, error: *mut hicache_error_t) -> hicache_status_t,
+    /// Ends the log with a mark; what is recorded can still be drained. OK also when there is none.
+    pub hicache_log_stop: unsafe extern "C" fn(engine: *mut hicache_engine_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Sizes and offsets as this library was compiled, for binding tests: entry i is "struct.field" (or "struct" for its size). Returns
     /// the number of entries; name_out and value_out may be NULL.
     pub hicache_abi_layout: unsafe extern "C" fn(index: u32, name_out: *mut *const c_char, value_out: *mut u64) -> u32,
@@ -1323,6 +1335,10 @@ extern "C" {
     pub fn hicache_profiler_listens() -> u32;
     pub fn hicache_range_start(activity: u32, page_count: u64) -> u64;
     pub fn hicache_range_end(range_id: u64);
+    pub fn hicache_fault_finish(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, fails: u32, error: *mut hicache_error_t) -> hicache_status_t;
+    pub fn hicache_log_start(engine: *mut hicache_engine_t, capacity_bytes: u64, error: *mut hicache_error_t) -> hicache_status_t;
+    pub fn hicache_log_drain(engine: *mut hicache_engine_t, buffer: *mut c_void, buffer_bytes: u64, bytes_out: *mut u64, error: *mut hicache_error_t) -> hicache_status_t;
+    pub fn hicache_log_stop(engine: *mut hicache_engine_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_abi_layout(index: u32, name_out: *mut *const c_char, value_out: *mut u64) -> u32;
     pub fn hicache_invoke(call: *mut hicache_call_t) -> hicache_status_t;
 }
@@ -1383,6 +1399,10 @@ impl Api {
             hicache_profiler_listens,
             hicache_range_start,
             hicache_range_end,
+            hicache_fault_finish,
+            hicache_log_start,
+            hicache_log_drain,
+            hicache_log_stop,
             hicache_abi_layout,
             hicache_invoke,
         }
@@ -1454,6 +1474,10 @@ impl Api {
             hicache_profiler_listens: symbol!(c"hicache_profiler_listens"),
             hicache_range_start: symbol!(c"hicache_range_start"),
             hicache_range_end: symbol!(c"hicache_range_end"),
+            hicache_fault_finish: symbol!(c"hicache_fault_finish"),
+            hicache_log_start: symbol!(c"hicache_log_start"),
+            hicache_log_drain: symbol!(c"hicache_log_drain"),
+            hicache_log_stop: symbol!(c"hicache_log_stop"),
             hicache_abi_layout: symbol!(c"hicache_abi_layout"),
             hicache_invoke: symbol!(c"hicache_invoke"),
         })
