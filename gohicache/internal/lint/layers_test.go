@@ -23,6 +23,7 @@ var layers = map[string][]string{
 	"gohicache":                     {"ffi/ids", "gohicache/events", "gohicache/internal/lifecycle", "gohicache/internal/policy", "gohicache/internal/radix", "gohicache/metrics", "gohicache/storage"},
 	"gohicache/internal/lifecycle":  {"ffi", "ffi/ids", "gohicache/events", "gohicache/internal/invariants", "gohicache/internal/policy", "gohicache/internal/radix", "gohicache/metrics", "gohicache/storage"},
 	"gohicache/internal/radix":      {"ffi/ids", "ffi/words", "gohicache/internal/policy"},
+	"gohicache/internal/oplog":      {"ffi", "ffi/ids"},
 	"gohicache/internal/policy":     {},
 	"gohicache/internal/invariants": {},
 	"gohicache/events":              {},
