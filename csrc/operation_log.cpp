@@ -42,8 +42,8 @@ void OperationLog::start(uint64_t capacity_bytes, const EngineOptions &options) 
   word(static_cast<uint32_t>(options.pools.size()));
   for (const PoolGeometry &pool : options.pools) {
     const hicache_pool_options_t &p = pool.options;
-    for (uint32_t value :
-         {p.role, p.direction, p.page_tokens, p.window_tokens, p.envelope_layout, p.zeroing, p.flags, p.virtual_page_count})
+    for (uint32_t value : {p.role, p.direction, p.page_tokens, p.window_tokens, p.envelope_layout, p.zeroing, p.flags, p.virtual_page_count,
+                           p.host_layout, p.host_page_count, p.head_count})
       word(value);
     for (uint64_t value : {p.k_row_bytes, p.v_row_bytes, p.page_bytes}) wide(value);
     word(static_cast<uint32_t>(pool.layer_ids.size()));

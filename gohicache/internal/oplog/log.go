@@ -169,11 +169,12 @@ func (l *Log) readOptions(r *Record) error {
 	o.Backend, o.Compaction, o.Placement = ffi.Backend(c.word()), ffi.Compaction(c.word()), ffi.Placement(c.word())
 	o.RequestTokensMax, o.TicketMax, o.ReservationMax, o.LeaseMax, o.StepMax = c.word(), c.word(), c.word(), c.word(), c.word()
 	o.HeldPagesMax, o.TransferPagesMax = c.word(), c.word()
-	o.Pools = make([]ffi.PoolOptions, c.count(14))
+	o.Pools = make([]ffi.PoolOptions, c.count(18))
 	for i := range o.Pools {
 		p := &o.Pools[i]
 		p.Role, p.Direction, p.PageTokens, p.WindowTokens = ffi.Role(c.word()), ffi.Direction(c.word()), c.word(), c.word()
 		p.EnvelopeLayout, p.Zeroing, p.Flags, p.VirtualPageCount = ffi.EnvelopeLayout(c.word()), ffi.Zeroing(c.word()), ffi.PoolFlags(c.word()), c.word()
+		p.HostLayout, p.HostPageCount, p.HeadCount = ffi.HostLayout(c.word()), c.word(), c.word()
 		p.KRowBytes, p.VRowBytes, p.PageBytes = c.wide(), c.wide(), c.wide()
 		p.LayerIDs = make([]uint32, c.count(1))
 		for k := range p.LayerIDs {
