@@ -64,7 +64,7 @@ func TestForesight(t *testing.T) {
 			if n, _ := seen.resume(); n != nil {
 				kept++
 			}
-			got, gotK, _, err := tree.relocate(&seen, &req, limit)
+			got, gotK, _, err := tree.relocate(&seen, req.Namespace, req.After, 0, req.Tokens, limit)
 			want, wantK, _, wantErr := tree.locate(req.Namespace, req.After, 0, req.Tokens, limit)
 			if got != want || gotK != wantK || !errors.Is(err, wantErr) {
 				t.Fatalf("seed %d: %v from what was seen: node %p, %d pages, %v; afresh: %p, %d, %v", seed, req.Tokens, got, gotK, err, want, wantK, wantErr)

@@ -82,7 +82,7 @@ func (t *Tree) Insert(req *InsertRequest, r *InsertResult) error {
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n, k, hinted, err := t.relocate(&ahead.found, req, end)
+	n, k, hinted, err := t.relocate(&ahead.found, req.Namespace, req.After, req.From, req.Tokens, end)
 	if err == nil {
 		err = t.checkPrefix(n, k, req.From)
 	}

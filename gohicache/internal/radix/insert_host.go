@@ -42,11 +42,17 @@ func (t *Tree) InsertHost(req *InsertHostRequest, f *Freed) (int, error) {
 			return 0, err
 		}
 	}
+	t.mu.RLock() // the walk of the whole prompt stops nobody
+	n, k, _, err := t.locate(req.Namespace, Pin{}, req.From, req.Tokens, end)
+	found := foresee(n, k)
+	t.mu.RUnlock()
+	if err != nil {
+		return 0, err
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f.fit(len(t.cfg.Pools))
-	n, k, _, err := t.locate(req.Namespace, Pin{}, req.From, req.Tokens, end)
-	if err != nil {
+	if n, k, _, err = t.relocate(&found, req.Namespace, Pin{}, req.From, req.Tokens, end); err != nil {
 		return 0, err
 	}
 	if n == nil && req.From > 0 || n != nil && int(n.start)+k < req.From {

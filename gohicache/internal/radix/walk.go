@@ -136,13 +136,13 @@ func (f *foresight) resume() (n *node, k int) {
 }
 
 // relocate is locate for an insert that has looked before, so that the exclusive lock is not held for the length of a prompt.
-func (t *Tree) relocate(f *foresight, req *InsertRequest, limit int) (n *node, k, hinted int, err error) {
+func (t *Tree) relocate(f *foresight, ns Namespace, after Pin, from int, tokens []uint32, limit int) (n *node, k, hinted int, err error) {
 	n, k = f.resume()
 	if n == nil {
-		return t.locate(req.Namespace, req.After, req.From, req.Tokens, limit)
+		return t.locate(ns, after, from, tokens, limit)
 	}
-	if req.After != (Pin{}) {
-		b, live := t.bottom(req.After)
+	if after != (Pin{}) {
+		b, live := t.bottom(after)
 		if !live {
 			return nil, 0, 0, ErrStale
 		}
@@ -150,6 +150,6 @@ func (t *Tree) relocate(f *foresight, req *InsertRequest, limit int) (n *node, k
 			hinted = b.end()
 		}
 	}
-	n, k = t.descend(n, k, req.Tokens, limit)
+	n, k = t.descend(n, k, tokens, limit)
 	return n, k, hinted, nil
 }
