@@ -289,15 +289,14 @@ func (o *replayOptions) config(f *cli.Flags, errOut io.Writer) (*replay.Config, 
 
 // stepped resolves --answers.
 func (o *replayOptions) stepped(g *geometry.Geometry) (bool, error) {
-	can := !o.asBlocks && !g.Has(geometry.State)
 	switch o.answers {
 	case "auto":
-		return can, nil
+		return !o.asBlocks && !g.Has(geometry.State), nil
 	case "leased":
 		return false, nil
 	case "stepped":
-		if !can {
-			return false, errors.New("option --answers: stepped goes neither with --as-blocks nor with state pools")
+		if o.asBlocks {
+			return false, errors.New("option --answers: stepped does not go with --as-blocks")
 		}
 		return true, nil
 	}

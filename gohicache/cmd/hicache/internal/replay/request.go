@@ -126,6 +126,13 @@ func (q *request) planPages(r *run, v view) error {
 			return err
 		}
 		if info.Role == hicache.State {
+			if q.sequence != nil {
+				source := func(pool int) (ids.KernelID, bool) { return q.step.StateSource(0, pool) }
+				if err := q.planStateStep(r, pool, kernel, source, v.prefix, v.upto); err != nil {
+					return err
+				}
+				continue
+			}
 			q.planState(r, pool, kernel)
 			continue
 		}

@@ -86,9 +86,6 @@ func TestEveryShapeAndBackend(t *testing.T) {
 			t.Run(shape+"/"+backend, func(t *testing.T) {
 				c := config(t, shape, "12000tok", "60000tok", 300)
 				c.Backend, _, c.Stepped = strings.Cut(backend, " ")
-				if c.Stepped && c.Geometry.Has(geometry.State) {
-					return // sequences do not say where their state is
-				}
 				r := mustRun(t, context.Background(), c)
 				if r.Requests != 300 || r.HitTokens.Device == 0 || r.HitTokens.Host == 0 || r.PagesVerified == 0 || r.LoadBacks == 0 || r.Evictions.Device == 0 {
 					t.Errorf("%+v", r)

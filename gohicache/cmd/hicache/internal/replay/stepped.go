@@ -126,7 +126,8 @@ func (r *run) decode(step *hicache.Step, batch []*request) error {
 	defer step.Close()
 	for i, q := range batch {
 		n := min(r.cfg.PageTokens, len(q.tokens)-q.written)
-		if err := q.planStep(r, tableOf(step, i), n); q.blame(r, err) {
+		source := func(pool int) (ids.KernelID, bool) { return step.StateSource(i, pool) }
+		if err := q.planStep(r, tableOf(step, i), source, n); q.blame(r, err) {
 			continue // round ends it
 		} else if err != nil {
 			return err
@@ -145,13 +146,19 @@ func (r *run) decode(step *hicache.Step, batch []*request) error {
 }
 
 // planStep lists the pages that n more tokens touch: a page that is partly full is checked for what it holds, then written anew.
-func (q *request) planStep(r *run, table func(int) ([]ids.KernelID, error), n int) error {
+func (q *request) planStep(r *run, table func(int) ([]ids.KernelID, error), source func(int) (ids.KernelID, bool), n int) error {
 	q.checks, q.writes, q.moved = q.checks[:0], q.writes[:0], 0
 	q.virtual = append(q.virtual[:0], q.sequence.VirtualPages()...)
 	for pool := range r.cache.Pools() {
 		kernel, err := table(pool)
 		if err != nil {
 			return err
+		}
+		if r.cache.Pools()[pool].Role == hicache.State {
+			if err := q.planStateStep(r, pool, kernel, source, q.written, q.written+n); err != nil {
+				return err
+			}
+			continue
 		}
 		first, last := q.written/r.cfg.PageTokens, (q.written+n-1)/r.cfg.PageTokens
 		if q.written%r.cfg.PageTokens != 0 && !r.cache.IsSink(pool, kernel[first]) {
@@ -165,6 +172,37 @@ func (q *request) planStep(r *run, table func(int) ([]ids.KernelID, error), n in
 		}
 	}
 	return nil
+}
+
+// planStateStep handles a STATE pool in a step from have tokens to upto: what the sequence goes on from is checked, and its own page gets the state
+// after the step.
+func (q *request) planStateStep(r *run, pool int, kernel []ids.KernelID, source func(int) (ids.KernelID, bool), have, upto int) error {
+	if len(kernel) == 0 || r.cache.IsSink(pool, kernel[0]) {
+		return &missingPage{pool: pool, tokens: upto}
+	}
+	from, other := source(pool)
+	switch {
+	case other:
+		q.checkState(r, pool, from, have)
+	case have > 0 && have == q.sequence.Prefix() && q.written == q.prompt && have < q.prompt:
+		return &missingPage{pool: pool, kernel: kernel[0], tokens: have} // a prefix without the state at its end
+	case have > 0:
+		q.checkState(r, pool, kernel[0], have)
+	}
+	if upto > have {
+		it := q.item(r, pool, (upto-1)/r.cfg.PageTokens, kernel[0], upto)
+		it.tokens = 1
+		q.writes = append(q.writes, it)
+	}
+	return nil
+}
+
+// checkState lists a state page that must hold the state after so many tokens.
+func (q *request) checkState(r *run, pool int, kernel ids.KernelID, tokens int) {
+	it := q.item(r, pool, (tokens-1)/r.cfg.PageTokens, kernel, tokens)
+	if it.tokens = 1; r.wants(it.digest) {
+		q.checks = append(q.checks, it)
+	}
 }
 
 // endStepped checks all pages that the sequence wrote, where they are now, and publishes them.
@@ -185,6 +223,12 @@ func (r *run) endStepped(ctx context.Context, q *request) error {
 		if err != nil {
 			q.release()
 			return err
+		}
+		if r.cache.Pools()[pool].Role == hicache.State {
+			if !r.cache.IsSink(pool, kernel[0]) {
+				q.checkState(r, pool, kernel[0], q.written)
+			}
+			continue
 		}
 		for page := q.sequence.Prefix() / r.cfg.PageTokens; page < len(q.digests); page++ {
 			if !r.cache.IsSink(pool, kernel[page]) {
