@@ -64,18 +64,14 @@ Status Arena::State::check_frees(std::span<const hicache_pages_t> frees, ErrorDe
     Pool &pool = pools[line.pool];
     constexpr uint32_t kAhead = 16;
     const PageTable &names = pools[pool.owner].table; // Which says what is allocated.
-    for (uint32_t i = 0; i < std::min(kAhead, line.page_count); i++) names.prefetch_entry(line.vpages[i]);
+    for (uint32_t i = 0; line.page_count > kAhead && i < kAhead; i++) names.prefetch_entry(line.vpages[i]);
     for (uint32_t i = 0; i < line.page_count; i++) {
       const uint32_t v = line.vpages[i];
       if (i + kAhead < line.page_count) names.prefetch_entry(line.vpages[i + kAhead]);
       const bool is_allocated = allocated(pool, v);
       if (is_allocated && !pool.marked(v)) {
         pool.set_mark(v);
-        if (line.page_count <= Pool::kFreeRun) { // More are fetched run by run.
-          pool.table.prefetch_place(pool.table.v2p(v));
-          for (uint32_t bits = pool.window_bits; bits != 0; bits &= bits - 1)
-            pools[static_cast<uint32_t>(__builtin_ctz(bits))].table.prefetch_entry(v);
-        }
+        if (line.page_count <= Pool::kFreeRun) pool.table.prefetch_place(pool.table.v2p(v)); // More are fetched run by run.
         continue;
       }
       status = fail(error, HICACHE_STALE_ID, line.pool, "pool %u: virtual page %u %s", line.pool, v,

@@ -182,7 +182,6 @@ struct Arena::State {
   void unmark(Pool *pool, const uint32_t *vpages, uint32_t count);
   Status check_takes(std::span<const Take> takes, bool reserving, Demand *demand_out, ErrorDetail *error);
   Status check_windows(Pool *pool, const Take &take, ErrorDetail *error);
-  void fetch_names(const Pool &pool, uint32_t count);
   // Gives names that have none a page each in `pool`, out of its holes, zeroed as the pool says.
   Status bind_names(Pool *pool, const uint32_t *vpages, uint32_t count, ErrorDetail *error);
   Status bind_last(Pool *pool, uint32_t count, std::span<const Take> takes, ErrorDetail *error);

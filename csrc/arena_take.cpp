@@ -160,16 +160,6 @@ Status Arena::State::queue_copy(Pool *pool, uint32_t source, uint32_t destinatio
 
 // ---- Alloc ----
 
-// Entries of the names that are next, which lie anywhere, are on their way while room is made.
-void Arena::State::fetch_names(const Pool &pool, uint32_t count) {
-  if (!pool.owns_ids()) return;
-  pool.ids.look_ahead(count, 16, [&](uint32_t v) {
-    pool.table.prefetch_entry(v);
-    for (uint32_t bits = pool.window_bits; bits != 0; bits &= bits - 1)
-      pools[static_cast<uint32_t>(__builtin_ctz(bits))].table.prefetch_entry(v);
-  });
-}
-
 Status Arena::State::bind_names(Pool *pool, const uint32_t *vpages, uint32_t count, ErrorDetail *error) {
   constexpr uint32_t kRun = 256;
   uint32_t frames[kRun];
@@ -210,7 +200,6 @@ Status Arena::take(std::span<const Take> takes, ErrorDetail *error) {
   State &s = *state_;
   Demand demand;
   if (const Status status = s.check_takes(takes, false, &demand, error); status != HICACHE_OK) return status;
-  for (const Take &take : takes) s.fetch_names(s.pools[take.pool], take.page_count);
   if (const Status status = s.make_room(demand, error); status != HICACHE_OK) {
     s.counters.takes_refused++;
     if (status == HICACHE_MOVES_BLOCKED) s.counters.moves_blocked++;

@@ -28,13 +28,6 @@ public:
   uint32_t size() const { return lowest_first_ ? free_.size() : size_; }
   uint64_t bytes() const { return lowest_first_ ? free_.bytes() : ring_.size() * sizeof(uint32_t); }
 
-  // Calls visit(v) for the names that a take of n would get, at most `most` of them, as far as that costs nothing.
-  template <typename Visit> void look_ahead(uint32_t n, uint32_t most, Visit visit) const {
-    if (lowest_first_) return;
-    const auto length = static_cast<uint32_t>(ring_.size());
-    for (uint32_t i = head_, left = std::min({n, most, size_}); left > 0 && i < length; i++, left--) visit(ring_[i]);
-  }
-
   // There are at least n.
   void take(uint32_t n, uint32_t *out) {
     if (lowest_first_) {

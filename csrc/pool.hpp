@@ -134,7 +134,8 @@ struct Pool {
   static constexpr uint32_t kFreeRun = 64;
   uint32_t live_become_holes(const uint32_t *vpages, uint32_t count, uint32_t name_state) {
     uint32_t frames[kFreeRun], freed = 0;
-    for (uint32_t i = 0; i < count; i++) { // The places of a run lie anywhere: all are on their way before the first is touched.
+    // The places of a long run lie anywhere: all are on their way before the first is touched. A few overlap by themselves.
+    for (uint32_t i = 0; count > 8 && i < count; i++) {
       table.prefetch_place(table.v2p(vpages[i]));
       movable.prefetch(table.v2p(vpages[i]));
     }
