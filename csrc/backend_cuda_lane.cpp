@@ -40,7 +40,8 @@ void sleep_ns(long ns) {
 
 CopyLane::CopyLane(const LaneContext &context, uint32_t direction, uint32_t ticket_max)
     : context_(context), api_(context.device->api()), direction_(direction), slot_count_(std::max(ticket_max, 1u)),
-      slots_(std::make_unique<SlotState[]>(slot_count_)), kernel_args_(std::make_unique<kernel::CopyArgs>()), lists_(*context.device) {
+      slots_(std::make_unique<SlotState[]>(slot_count_)), kernel_args_(std::make_unique<kernel::CopyArgs>()), lists_(*context.device),
+      stage_(*context.device), stage_lists_(*context.device) {
   context_.tuning.depth = std::max(context_.tuning.depth, 1u);
   context_.tuning.batch_copies = std::clamp(context_.tuning.batch_copies, 1u, 4096u);
   context_.tuning.first_batch_copies = std::clamp(context_.tuning.first_batch_copies, 1u, context_.tuning.batch_copies);
@@ -48,7 +49,12 @@ CopyLane::CopyLane(const LaneContext &context, uint32_t direction, uint32_t tick
   sources_.reserve(context_.tuning.batch_copies);
   sizes_.reserve(context_.tuning.batch_copies);
   fragments_.reserve(kQuantumFragments);
-  quanta_.resize(context_.tuning.depth + 1);
+  quanta_.resize(std::max(context_.tuning.depth + 1, context_.tuning.stage_slots));
+  staged_.reserve(kQuantumFragments);
+  for (uint32_t i = 0; i < context_.layers->pools().size(); i++) {
+    const PoolLayout &of = context_.layers->pools()[i];
+    if (of.separate()) host_runs_[i] = host_run_bytes(of);
+  }
 }
 
 CopyLane::~CopyLane() { close(); }
@@ -66,6 +72,7 @@ Status CopyLane::open(ErrorDetail *error) {
       return context_.device->report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
   }
   if (Status s = lists_.open(error); s != HICACHE_OK) return s;
+  if (Status s = open_stage(error); s != HICACHE_OK) return s;
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), direction_ == HICACHE_H2D ? "hicache-h2d" : "hicache-d2h");
   return HICACHE_OK;
@@ -89,6 +96,7 @@ void CopyLane::close() {
     stream = nullptr;
   }
   lists_.close();
+  close_stage();
   for (uint32_t i = 0; i < slot_count_; i++) {
     if (slots_[i].producer != nullptr) api_.event_destroy(slots_[i].producer);
     slots_[i].producer = nullptr;
@@ -179,7 +187,7 @@ void CopyLane::run() {
   for (;;) {
     if (context_.device->poisoned()) fail_all();
     bool progress = retire();
-    while (quantum_count_ < context_.tuning.depth && !context_.device->poisoned() && issue()) progress = true;
+    while (quantum_count_ < depth_now() && !context_.device->poisoned() && issue()) progress = true;
     if (progress) {
       idle_since_ns_ = 0;
       continue;
@@ -196,7 +204,7 @@ void CopyLane::rest() {
   if (quantum_count_ != 0) { // The end of a quantum comes as a word in memory: looking costs nothing.
     for (int i = 0; i < 200; i++) {
       if (passed(quanta_[quantum_head_])) return;
-      if (quantum_count_ < context_.tuning.depth && arrivals_.load(std::memory_order_acquire) != seen_arrivals_) break;
+      if (quantum_count_ < depth_now() && arrivals_.load(std::memory_order_acquire) != seen_arrivals_) break;
 #if defined(__x86_64__)
       __builtin_ia32_pause();
 #endif
@@ -343,6 +351,9 @@ bool CopyLane::issue() {
   batch_copies_now_ = quantum_count_ == 0 ? context_.tuning.first_batch_copies : context_.tuning.batch_copies;
   quantum_bytes_ = 0;
   quantum_copies_ = quantum_fragments_ = 0;
+  stage_slot_ = at;
+  stage_used_ = stage_flushed_ = 0;
+  quantum_staged_ = false;
   while (job != nullptr && job->status == HICACHE_PENDING && !context_.device->poisoned()) {
     if (!slots_[job->slot].started) {
       slots_[job->slot].started = true;
@@ -360,7 +371,7 @@ bool CopyLane::issue() {
   quantum.word = 2 * (direction_ == HICACHE_D2H) + parity_;
   // The event first: the next quantum need not wait until the host has been told.
   check(api_.event_record(quantum.event, stream), "cuEventRecord");
-  check(context_.words->write_lane_word(quantum.word, quantum.sequence, stream), "cuStreamWriteValue32");
+  check(context_.words->write_lane_word(quantum.word, quantum.sequence, word_stream(stream)), "cuStreamWriteValue32");
   previous_ = quantum.event;
   parity_ ^= 1;
   quantum_count_++;
@@ -379,7 +390,8 @@ bool CopyLane::add_copies(TransferJob &job, CuStream stream) {
       if (cancelled(job)) {
         slot.cut = true;
         flush(stream);
-        check(context_.words->write(job.slot, kProgressDone, stream), "cuStreamWriteValue32"); // Releases the streams that wait.
+        check(context_.words->write(job.slot, kProgressDone, word_stream(stream)),
+              "cuStreamWriteValue32"); // Releases the streams that wait.
         return true;
       }
       if (quantum_full()) return false;
@@ -418,7 +430,7 @@ bool CopyLane::add_copies(TransferJob &job, CuStream stream) {
     job.chunk = job.copies;
     job.chunk_index = 0;
     flush(stream);
-    check(context_.words->write(job.slot, job.group.first_layer, stream), "cuStreamWriteValue32");
+    check(context_.words->write(job.slot, job.group.first_layer, word_stream(stream)), "cuStreamWriteValue32");
   }
   return true;
 }
@@ -427,14 +439,14 @@ void CopyLane::add_piece(const TierCopy &copy, const PoolLayout &pool, uint64_t 
   const CuAddress device = context_.device_bases[copy.pool] + page_offset_bytes(copy.device_page, pool.page_bytes);
   const CuAddress host = context_.host_bases[copy.pool] + page_offset_bytes(copy.host_page, pool.page_bytes);
   if (!context_.layers->drops_last_layer() || pool.layer_bytes != 0) {
-    add_fragment(device + begin, host + begin, end - begin, stream);
+    add_fragment(device + begin, host + begin, end - begin, end - begin, stream);
     return;
   }
   // The deliberate fault on interleaved layers: each token's row of the last layer stays behind.
   for (uint64_t at = begin; at < end;) {
     const uint64_t row = at / pool.token_bytes * pool.token_bytes;
     const uint64_t stop = std::min(row + pool.token_bytes - pool.row_bytes, end);
-    if (stop > at) add_fragment(device + at, host + at, stop - at, stream);
+    if (stop > at) add_fragment(device + at, host + at, stop - at, end - begin, stream);
     at = row + pool.token_bytes;
   }
 }
@@ -442,25 +454,17 @@ void CopyLane::add_piece(const TierCopy &copy, const PoolLayout &pool, uint64_t 
 void CopyLane::add_layers(const TierCopy &copy, const PoolLayout &pool, const SliceRange &slice, CuStream stream) {
   const CuAddress device = context_.device_bases[copy.pool], host = context_.host_bases[copy.pool];
   cut_slice(pool, slice).each(raw(copy.device_page), raw(copy.host_page), [&](uint64_t d, uint64_t h, uint64_t bytes) {
-    add_fragment(device + d, host + h, bytes, stream);
+    add_fragment(device + d, host + h, bytes, host_runs_[copy.pool], stream);
   });
 }
 
-bool CopyLane::by_kernel(uint64_t bytes) const {
-  if (!context_.kernels->available()) return false;
-  switch (context_.tuning.method) {
-    case CopyMethod::kDirect: return false;
-    case CopyMethod::kKernel:
-    case CopyMethod::kStaged: return true;
-    case CopyMethod::kAuto: return bytes < context_.tuning.kernel_below_bytes;
-  }
-  return false;
-}
-
-void CopyLane::add_fragment(CuAddress device, CuAddress host, uint64_t bytes, CuStream stream) {
+void CopyLane::add_fragment(CuAddress device, CuAddress host, uint64_t bytes, uint64_t host_run, CuStream stream) {
   const CuAddress target = direction_ == HICACHE_H2D ? device : host, source = direction_ == HICACHE_H2D ? host : device;
   counts_.copies.fetch_add(1, std::memory_order_relaxed);
-  if (by_kernel(bytes)) {
+  const CopyMethod method = method_for(bytes, host_run, stage_.available());
+  const bool sort = host_run < context_.tuning.methods[direction_ == HICACHE_D2H].staged_from_run_bytes;
+  if (method == CopyMethod::kStaged && stage_fragment(device, host, bytes, sort, stream)) return;
+  if (method != CopyMethod::kDirect) {
     if (fragments_.size() == kQuantumFragments || (!fragments_.empty() && fragment_bytes_ != bytes)) flush_kernel(stream);
     fragment_bytes_ = bytes;
     fragments_.push_back({source, target});
@@ -487,9 +491,15 @@ void CopyLane::add_fragment(CuAddress device, CuAddress host, uint64_t bytes, Cu
 void CopyLane::flush(CuStream stream) {
   flush_direct(stream);
   flush_kernel(stream);
+  flush_stage(stream);
 }
 
 void CopyLane::flush_direct(CuStream stream) {
+  counts_.direct_bytes.fetch_add(batch_bytes_, std::memory_order_relaxed);
+  send_batch(stream);
+}
+
+void CopyLane::send_batch(CuStream stream) {
   if (sizes_.empty()) return;
   CuResult r = cu::kSuccess;
   size_t first = 0;
@@ -504,7 +514,6 @@ void CopyLane::flush_direct(CuStream stream) {
   }
   check(r, direction_ == HICACHE_H2D ? "queueing copies to the device" : "queueing copies from the device");
   counts_.batches.fetch_add(1, std::memory_order_relaxed);
-  counts_.direct_bytes.fetch_add(batch_bytes_, std::memory_order_relaxed);
   targets_.clear();
   sources_.clear();
   sizes_.clear();
@@ -513,30 +522,35 @@ void CopyLane::flush_direct(CuStream stream) {
 
 void CopyLane::flush_kernel(CuStream stream) {
   if (fragments_.empty()) return;
+  const unsigned blocks = context_.fences->compute_about() ? context_.tuning.kernel_blocks : context_.tuning.kernel_blocks_alone;
+  launch_fragments(fragments_, fragment_bytes_, blocks, &lists_, stream);
+  counts_.kernel_bytes.fetch_add(fragment_bytes_ * fragments_.size(), std::memory_order_relaxed);
+  fragments_.clear();
+}
+
+void CopyLane::launch_fragments(std::span<const kernel::Fragment> fragments, uint64_t bytes, unsigned blocks, ListRing *lists,
+                                CuStream stream) {
   kernel::CopyArgs &args = *kernel_args_;
   args.pieces = 1;
-  args.piece_bytes = fragment_bytes_;
+  args.piece_bytes = bytes;
   args.source_base = args.target_base = 0;
   args.source_stride = args.target_stride = 0;
-  const unsigned blocks = context_.fences->compute_about() ? context_.tuning.kernel_blocks : context_.tuning.kernel_blocks_alone;
-  for (size_t at = 0; at < fragments_.size();) {
-    void *list = fragments_.size() - at > kernel::kInlineFragments ? lists_.fill() : nullptr;
-    const size_t count = list != nullptr ? fragments_.size() - at : std::min<size_t>(fragments_.size() - at, kernel::kInlineFragments);
-    std::memcpy(list != nullptr ? list : args.inline_list, fragments_.data() + at, count * sizeof(kernel::Fragment));
+  while (!fragments.empty()) {
+    void *list = fragments.size() > kernel::kInlineFragments ? lists->fill() : nullptr;
+    const size_t count = list != nullptr ? fragments.size() : std::min<size_t>(fragments.size(), kernel::kInlineFragments);
+    std::memcpy(list != nullptr ? list : args.inline_list, fragments.data(), count * sizeof(kernel::Fragment));
     args.count = static_cast<uint32_t>(count);
     args.list = nullptr;
     if (list != nullptr) {
       CuAddress address = 0;
-      check(lists_.upload(count * sizeof(kernel::Fragment), stream, &address), "uploading a list");
+      check(lists->upload(count * sizeof(kernel::Fragment), stream, &address), "uploading a list");
       args.list = reinterpret_cast<const kernel::Fragment *>(address);
     }
     check(context_.kernels->copy(args, blocks, stream), "launching page_copy");
-    if (list != nullptr) check(lists_.release(stream), "cuEventRecord");
-    at += count;
+    if (list != nullptr) check(lists->release(stream), "cuEventRecord");
+    fragments = fragments.subspan(count);
     counts_.kernel_launches.fetch_add(1, std::memory_order_relaxed);
   }
-  counts_.kernel_bytes.fetch_add(fragment_bytes_ * fragments_.size(), std::memory_order_relaxed);
-  fragments_.clear();
 }
 
 } // namespace hicache

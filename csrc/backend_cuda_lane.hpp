@@ -11,12 +11,14 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "backend.hpp"
 #include "backend_cuda_fences.hpp"
 #include "backend_cuda_kernels.hpp"
+#include "backend_cuda_stage.hpp"
 #include "backend_cuda_words.hpp"
 
 namespace hicache {
@@ -29,17 +31,25 @@ enum class CopyMethod : uint32_t {
   kStaged, // What is contiguous on the host by the copy engine, to or from a ring on the device, and there by page_copy, full width.
 };
 
+// One direction's choice: fragments of at least direct_from_bytes go by the copy engine as they are; smaller ones through the ring if they
+// lie in runs of at least staged_from_run_bytes on the host, else by kernel.
+struct MethodRow {
+  uint64_t direct_from_bytes;
+  uint64_t staged_from_run_bytes;
+};
+
 struct CopyTuning {
   CopyMethod method = CopyMethod::kAuto;
   uint64_t quantum_bytes = uint64_t{16} << 20; // 4 MiB while a server reads small things often.
   uint32_t depth = 3;                          // Quanta queued at once: with 2, the bus idles while the thread looks.
   uint32_t batch_copies = 128;                 // In one call of the driver, which keeps the caller's calls out meanwhile.
   uint32_t first_batch_copies = 16;            // In the first call after a rest: the bus starts that much earlier.
-  uint64_t kernel_below_bytes = 48 << 10;      // kAuto: smaller fragments go by kernel.
-  uint32_t kernel_blocks = 2;                  // More would stall the compute beside it;
-  uint32_t kernel_blocks_alone = 4;            // so this many only while no step is about.
-  uint64_t layer_bytes_min = 32 << 10;         // A load whose layer slices are smaller is not cut into layer groups,
-  uint64_t layered_bytes_min = 4 << 20;        // nor is one that is over in a moment.
+  MethodRow methods[2] = {{48 << 10, 64 << 10}, {48 << 10, 64 << 10}}; // kAuto: H2D, D2H.
+  uint32_t stage_slots = 8;             // Of quantum_bytes each, the ring: what the bus may go ahead of the kernels.
+  uint32_t kernel_blocks = 2;           // More would stall the compute beside it;
+  uint32_t kernel_blocks_alone = 4;     // so this many only while no step is about.
+  uint64_t layer_bytes_min = 32 << 10;  // A load whose layer slices are smaller is not cut into layer groups,
+  uint64_t layered_bytes_min = 4 << 20; // nor is one that is over in a moment.
 };
 
 struct LaneCounts {
@@ -109,11 +119,25 @@ private:
   void add_piece(const TierCopy &copy, const PoolLayout &pool, uint64_t begin, uint64_t end, CuStream stream);
   // As add_piece, of a pool whose host region has another order. Pieces end with whole layers.
   void add_layers(const TierCopy &copy, const PoolLayout &pool, const SliceRange &slice, CuStream stream);
-  void add_fragment(CuAddress device, CuAddress host, uint64_t bytes, CuStream stream);
+  // host_run: of the host bytes that the fragment lies in.
+  void add_fragment(CuAddress device, CuAddress host, uint64_t bytes, uint64_t host_run, CuStream stream);
   void flush(CuStream stream);
   void flush_direct(CuStream stream);
   void flush_kernel(CuStream stream);
-  bool by_kernel(uint64_t bytes) const;
+  void send_batch(CuStream stream); // Queues the batch being filled, whatever it is for.
+  void launch_fragments(std::span<const kernel::Fragment> fragments, uint64_t bytes, unsigned blocks, ListRing *lists, CuStream stream);
+  // How a fragment goes that lies in a run of host_run bytes on the host.
+  CopyMethod method_for(uint64_t bytes, uint64_t host_run, bool ring) const;
+  uint32_t depth_now() const { return quantum_staged_ ? static_cast<uint32_t>(quanta_.size()) - 1 : context_.tuning.depth; }
+
+  // The staged path: backend_cuda_stage.cpp.
+  Status open_stage(ErrorDetail *error);
+  void close_stage();
+  bool stage_wanted() const;
+  static uint64_t host_run_bytes(const PoolLayout &pool);
+  bool stage_fragment(CuAddress device, CuAddress host, uint64_t bytes, bool sort, CuStream stream); // False: no room in the slot.
+  void flush_stage(CuStream stream);
+  CuStream word_stream(CuStream stream);
   bool passed(const Quantum &quantum) const;
   bool layered(const TransferJob &job) const;
   void unlink(TransferJob &job);
@@ -148,6 +172,17 @@ private:
   std::vector<kernel::Fragment> fragments_; // For one launch, all of fragment_bytes_.
   uint64_t fragment_bytes_ = 0;
   ListRing lists_;
+  StageRing stage_;
+  ListRing stage_lists_;
+  CuStream kernel_stream_ = nullptr; // Of the ring's kernels.
+  CuEvent stage_event_ = nullptr;    // Recorded and waited for at once: between kernel_stream_ and the streams of the copies.
+  std::vector<StagedFragment> staged_;
+  StagePlan stage_plan_;
+  uint32_t stage_slot_ = 0;                     // Of the quantum being filled,
+  uint64_t stage_used_ = 0, stage_flushed_ = 0; // and how much of it is used and sent.
+  bool stage_sort_ = false;                     // Some of staged_ may be neighbours of others on the host that do not stand beside them.
+  bool quantum_staged_ = false;                 // Something of the quantum filled last went through the ring.
+  uint64_t host_runs_[kPoolCountMax] = {};      // Contiguous bytes of a page on the host; 0: all of it.
   uint64_t batch_bytes_ = 0;
   uint32_t batch_copies_now_ = 0;
   uint64_t quantum_bytes_ = 0;     // Of the quantum being filled, with its copies

@@ -43,6 +43,7 @@ type Options struct {
 	StepMax          uint32
 	HeldPagesMax     uint32
 	Sabotage         Sabotage
+	CopyMethod       CopyMethod // CUDA: how copies cross the bus; 0: by size and direction.
 	Fault            FaultOptions
 	TransferPagesMax uint32
 	HostNUMANodes    uint64 // Bit n: the host arena's memory comes from node n; 0: as the kernel likes.
@@ -69,7 +70,7 @@ func (o *Options) abi() *abiOptions {
 		pools: unsafe.SliceData(pools), poolCount: count(len(pools)), poolStrideBytes: uint32(unsafe.Sizeof(abiPoolOptions{})),
 		compaction: o.Compaction, placement: o.Placement, requestTokensMax: o.RequestTokensMax, copyThreadCount: o.CopyThreadCount,
 		ticketMax: o.TicketMax, reservationMax: o.ReservationMax, leaseMax: o.LeaseMax, stepMax: o.StepMax,
-		heldPagesMax: o.HeldPagesMax, sabotage: o.Sabotage, fault: o.Fault,
+		heldPagesMax: o.HeldPagesMax, sabotage: o.Sabotage, copyMethod: o.CopyMethod, fault: o.Fault,
 		transferPagesMax: o.TransferPagesMax, hostNumaNodes: o.HostNUMANodes,
 	}
 }

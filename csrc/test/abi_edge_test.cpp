@@ -131,6 +131,10 @@ TEST_F(Edge, PoolsAreCheckedFieldByField) {
   expect_refused(HICACHE_INVALID_ARGUMENT, "zeroing");
   options_.device_bytes = 16;
   expect_refused(HICACHE_INFEASIBLE, "");
+  options_.copy_method = 4;
+  expect_refused(HICACHE_INVALID_ARGUMENT, "copy_method");
+  options_.copy_method = HICACHE_COPY_STAGED;
+  expect_refused(HICACHE_UNSUPPORTED, "copy_method");
   options_.request_tokens_max = 1u << 30;
   expect_refused(HICACHE_INFEASIBLE, "");
 }

@@ -1,0 +1,159 @@
+#include "backend_cuda_stage.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend_cuda_lane.hpp"
+
+namespace hicache {
+
+Status StageRing::open(uint64_t slot_bytes, uint32_t slots, ErrorDetail *error) {
+  slot_bytes_ = slot_bytes / 256 * 256;
+  if (CuResult r = device_.api().memory_alloc(&memory_, slot_bytes_ * slots); r != cu::kSuccess) {
+    memory_ = 0;
+    return device_.report(r, "allocating the staging ring (cuMemAlloc)", HICACHE_INFEASIBLE, error);
+  }
+  return HICACHE_OK;
+}
+
+void StageRing::close() {
+  if (memory_ != 0) device_.api().memory_free(memory_);
+  memory_ = 0;
+}
+
+void StagePlan::make(std::vector<StagedFragment> *all, uint64_t ring, bool sort, bool to_device) {
+  runs.clear();
+  fragments.clear();
+  groups.clear();
+  if (sort) std::sort(all->begin(), all->end(), [](const auto &a, const auto &b) { return a.host < b.host; });
+  // Sizes are few: K, V, what pads a page. Counted first, so that each size's fragments come to lie together.
+  uint64_t at = ring;
+  for (StagedFragment &fragment : *all) {
+    if (!runs.empty() && runs.back().host + runs.back().bytes == fragment.host) runs.back().bytes += fragment.bytes;
+    else runs.push_back({fragment.host, at, fragment.bytes});
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const Group &of) { return of.bytes == fragment.bytes; });
+    if (group == groups.end()) groups.push_back({fragment.bytes, 0, 1});
+    else group->count++;
+    fragment.host = at; // From here on its place in the ring.
+    at += fragment.bytes;
+  }
+  size_t first = 0;
+  for (Group &group : groups) {
+    group.first = first;
+    first += group.count;
+    group.count = 0;
+  }
+  fragments.resize(first);
+  for (const StagedFragment &fragment : *all) {
+    Group &group = *std::find_if(groups.begin(), groups.end(), [&](const Group &of) { return of.bytes == fragment.bytes; });
+    const kernel::Fragment one =
+        to_device ? kernel::Fragment{fragment.host, fragment.device} : kernel::Fragment{fragment.device, fragment.host};
+    fragments[group.first + group.count++] = one;
+  }
+}
+
+// ---- The lane's part ----
+
+Status CopyLane::open_stage(ErrorDetail *error) {
+  if (!context_.kernels->available() || !stage_wanted()) return HICACHE_OK;
+  int least = 0, greatest = 0;
+  if (CuResult r = api_.priority_range(&least, &greatest); r != cu::kSuccess)
+    return context_.device->report(r, "cuCtxGetStreamPriorityRange", HICACHE_DEVICE, error);
+  if (CuResult r = api_.stream_create(&kernel_stream_, cu::kStreamNonBlocking, least); r != cu::kSuccess)
+    return context_.device->report(r, "cuStreamCreateWithPriority", HICACHE_INFEASIBLE, error);
+  if (CuResult r = api_.event_create(&stage_event_, cu::kEventDisableTiming); r != cu::kSuccess)
+    return context_.device->report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
+  if (Status s = stage_lists_.open(error); s != HICACHE_OK) return s;
+  return stage_.open(context_.tuning.quantum_bytes, static_cast<uint32_t>(quanta_.size()), error);
+}
+
+void CopyLane::close_stage() {
+  stage_lists_.close();
+  stage_.close();
+  if (stage_event_ != nullptr) api_.event_destroy(stage_event_);
+  stage_event_ = nullptr;
+  if (kernel_stream_ != nullptr) api_.stream_destroy(kernel_stream_);
+  kernel_stream_ = nullptr;
+}
+
+// A ring costs device memory: only where something may go through it.
+bool CopyLane::stage_wanted() const {
+  if (context_.tuning.method == CopyMethod::kStaged) return true;
+  if (context_.tuning.method != CopyMethod::kAuto) return false;
+  for (const PoolLayout &pool : context_.layers->pools()) {
+    if (!pool.separate()) continue;
+    const PageFragments fragments = cut_page(pool.rows, pool.device_order, pool.region_order, 0, pool.rows.layer_count, false);
+    if (method_for(fragments.parts[0].bytes, host_run_bytes(pool), true) == CopyMethod::kStaged) return true;
+  }
+  return false;
+}
+
+uint64_t CopyLane::host_run_bytes(const PoolLayout &pool) {
+  return cut_page(pool.rows, pool.region_order, pool.region_order, 0, pool.rows.layer_count, false).parts[0].bytes;
+}
+
+CopyMethod CopyLane::method_for(uint64_t bytes, uint64_t host_run, bool ring) const {
+  if (!context_.kernels->available()) return CopyMethod::kDirect;
+  switch (context_.tuning.method) {
+    case CopyMethod::kDirect: return CopyMethod::kDirect;
+    case CopyMethod::kKernel: return CopyMethod::kKernel;
+    case CopyMethod::kStaged: return ring ? CopyMethod::kStaged : CopyMethod::kKernel;
+    case CopyMethod::kAuto: break;
+  }
+  const MethodRow &row = context_.tuning.methods[direction_ == HICACHE_D2H];
+  if (bytes >= row.direct_from_bytes) return CopyMethod::kDirect;
+  return ring && host_run >= row.staged_from_run_bytes ? CopyMethod::kStaged : CopyMethod::kKernel;
+}
+
+bool CopyLane::stage_fragment(CuAddress device, CuAddress host, uint64_t bytes, bool sort, CuStream stream) {
+  if (stage_used_ + bytes > stage_.slot_bytes()) return false;
+  if (staged_.size() == staged_.capacity()) flush_stage(stream);
+  staged_.push_back({host, device, bytes});
+  stage_used_ += bytes;
+  stage_sort_ |= sort;
+  quantum_staged_ = true;
+  quantum_fragments_++;
+  return true;
+}
+
+void CopyLane::flush_stage(CuStream stream) {
+  if (staged_.empty()) return;
+  const bool to_device = direction_ == HICACHE_H2D;
+  const uint64_t total = stage_used_ - stage_flushed_;
+  stage_plan_.make(&staged_, stage_.slot(stage_slot_) + stage_flushed_, stage_sort_, to_device);
+  stage_flushed_ = stage_used_;
+  staged_.clear();
+  stage_sort_ = false;
+  const auto kernels = [&] {
+    for (const StagePlan::Group &group : stage_plan_.groups)
+      launch_fragments(std::span(stage_plan_.fragments).subspan(group.first, group.count), group.bytes, 0, &stage_lists_, kernel_stream_);
+  };
+  if (!to_device) { // Packed first; the bus follows.
+    kernels();
+    check(api_.event_record(stage_event_, kernel_stream_), "cuEventRecord");
+    check(api_.stream_wait_event(stream, stage_event_, 0), "cuStreamWaitEvent");
+  }
+  flush_direct(stream);
+  for (const StagePlan::Run &run : stage_plan_.runs) {
+    if (sizes_.size() >= context_.tuning.batch_copies) send_batch(stream);
+    targets_.push_back(to_device ? run.ring : run.host);
+    sources_.push_back(to_device ? run.host : run.ring);
+    sizes_.push_back(run.bytes);
+  }
+  send_batch(stream);
+  counts_.staged_bytes.fetch_add(total, std::memory_order_relaxed);
+  if (!to_device) return;
+  check(api_.event_record(stage_event_, stream), "cuEventRecord");
+  check(api_.stream_wait_event(kernel_stream_, stage_event_, 0), "cuStreamWaitEvent");
+  kernels();
+}
+
+// Words follow all kernels of the ring before them, so they are all written behind those, also for what did not go through it.
+CuStream CopyLane::word_stream(CuStream stream) {
+  if (!stage_.available() || direction_ != HICACHE_H2D) return stream;
+  check(api_.event_record(stage_event_, stream), "cuEventRecord");
+  check(api_.stream_wait_event(kernel_stream_, stage_event_, 0), "cuStreamWaitEvent");
+  return kernel_stream_;
+}
+
+} // namespace hicache
