@@ -15,7 +15,7 @@ VERSION    := 0.1.0
 export HICACHE_LIBRARY ?= $(CURDIR)/$(BUILD)/libhicache.so
 
 .PHONY: all help lib bin demo test bench engine-bench lint tidy install clean format
-.PHONY: test-c test-device test-go test-cgo test-race test-cli test-modules test-bindings test-abi sabotage asan tsan soak cuda test-profiler test-simulated test-gorgonia h200
+.PHONY: test-c test-device test-go test-cgo test-race test-cli test-modules test-bindings test-abi sabotage asan tsan fuzz soak cuda test-profiler test-simulated test-gorgonia h200
 
 all: lib bin ## Build build/libhicache.so and bin/hicache
 
@@ -99,6 +99,16 @@ tsan: ## csrc tests under ThreadSanitizer
 	@$(CMAKE) -S . $(GENERATOR) $(CCACHE) -B build-tsan -DHICACHE_SANITIZE=thread -DCMAKE_BUILD_TYPE=None >/dev/null
 	@$(CMAKE) --build build-tsan -j $(JOBS) --target hicache_tests
 	HICACHE_PROPERTY_STATES=10000 build-tsan/hicache_tests --gtest_brief=1
+
+fuzz: ## Arbitrary call sequences over the C ABI under libFuzzer, ASan and UBSan for FUZZ_SECONDS (clang); inputs are kept in out/fuzz
+	@if ! command -v $(FUZZ_CXX) >/dev/null 2>&1; then echo "fuzz: NOT TESTED: $(FUZZ_CXX) is not installed"; exit 0; fi; \
+	$(CONFIGURE) -B build-fuzz -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) -DHICACHE_FUZZ=ON -DHICACHE_TESTS=OFF >/dev/null && \
+	$(CMAKE) --build build-fuzz -j $(JOBS) --target abi_fuzz && mkdir -p out/fuzz && \
+	build-fuzz/abi_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=2048 -timeout=20 -rss_limit_mb=4096 -verbosity=0 -print_final_stats=1 \
+		-artifact_prefix=out/fuzz/ out/fuzz $(wildcard csrc/fuzz/regressions)
+
+FUZZ_SECONDS ?= 60
+FUZZ_CXX     ?= $(shell command -v clang++-14 || echo clang++)
 
 bench: lib bin engine-bench ## Go benchmarks in a form that benchstat reads (BENCH=pattern, BENCH_COUNT=times); bars: bin/hicache bench engine|cache|hitrate
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCH_COUNT) -timeout 60m ./ffi/... ./gohicache/...

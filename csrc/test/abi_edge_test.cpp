@@ -416,6 +416,33 @@ TEST_F(Edge, ClosedAndForeignPointers) {
   EXPECT_EQ(hicache_close(reinterpret_cast<hicache_engine_t *>(reinterpret_cast<char *>(engine) + 8), &error_), HICACHE_INVALID_ARGUMENT);
 }
 
+TEST_F(Edge, LogsFaultsAndBlocksOfArguments) {
+  OpenEngine engine;
+  const auto expect = [&](hicache_status_t status, hicache_status_t want, const char *named) {
+    EXPECT_EQ(status, want) << named;
+    EXPECT_NE(std::strstr(error_.message, named), nullptr) << error_.message;
+  };
+  uint64_t bytes = 77;
+  char buffer[64];
+  expect(hicache_log_start(engine.get(), 0, &error_), HICACHE_INVALID_ARGUMENT, "capacity_bytes");
+  expect(hicache_log_start(engine.get(), UINT64_MAX, &error_), HICACHE_INVALID_ARGUMENT, "capacity_bytes");
+  expect(hicache_log_drain(engine.get(), nullptr, 8, &bytes, &error_), HICACHE_INVALID_ARGUMENT, "buffer");
+  expect(hicache_log_drain(engine.get(), buffer, sizeof buffer, nullptr, &error_), HICACHE_INVALID_ARGUMENT, "bytes_out");
+  EXPECT_EQ(hicache_log_drain(engine.get(), nullptr, 0, &bytes, &error_), HICACHE_OK);
+  EXPECT_EQ(bytes, 0u);
+  ASSERT_EQ(hicache_log_start(engine.get(), 64 << 10, &error_), HICACHE_OK);
+  expect(hicache_log_drain(engine.get(), buffer, 8, &bytes, &error_), HICACHE_INVALID_ARGUMENT, "buffer_bytes");
+  EXPECT_EQ(error_.need_bytes, 32u) << "the header's";
+  expect(hicache_fault_finish(engine.get(), 1, 0, &error_), HICACHE_UNSUPPORTED, "fault injection");
+  expect(hicache_fault_finish(engine.get(), 1, 2, &error_), HICACHE_INVALID_ARGUMENT, "fails");
+  hicache_call_t call{};
+  EXPECT_EQ(hicache_invoke(nullptr), HICACHE_INVALID_ARGUMENT);
+  EXPECT_EQ(hicache_invoke(&call), HICACHE_INVALID_ARGUMENT);
+  call.function = reinterpret_cast<void *>(&hicache_abi_version);
+  EXPECT_EQ(hicache_invoke(&call), HICACHE_OK);
+  EXPECT_EQ(static_cast<uint32_t>(call.result), hicache_abi_version());
+}
+
 // Threads at exit: nothing is destroyed under them, and an inherited engine does not keep a forked child from its exec or exit.
 TEST(ProcessEnd, ExitWithAnOpenEngine) {
   auto leave_open = [] {

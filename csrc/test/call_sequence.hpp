@@ -93,7 +93,9 @@ private:
     options.lease_max = 4;
     options.step_max = 4;
     options.reservation_max = 4;
-    return hicache_open(&options, &engine_, &error_) == HICACHE_OK;
+    if (hicache_open(&options, &engine_, &error_) != HICACHE_OK) return false;
+    if (one_in(2)) good(hicache_log_start(engine_, 64 << 10, &error_));
+    return true;
   }
 
   void close() {
@@ -298,29 +300,49 @@ private:
     hicache_ticket_status(engine_, id(tickets_), &done, nullptr);
     if (one_in(6)) good(hicache_resize(engine_, 2048 + below(64) * 256, &error_));
     if (one_in(6)) good(hicache_set_compaction(engine_, below(4), &error_));
+    if (one_in(3)) good(hicache_fault_finish(engine_, id(tickets_), below(3), &error_));
+    if (one_in(6)) good(hicache_transfer_cancel(engine_, id(tickets_), &error_));
+    drain_log();
   }
 
   void batch() {
-    Pages row(12, 0);
-    hicache_sequence_t sequence{row.data(), 0, 12, 0, below(24), below(9), 0};
-    int32_t ids[16], indptr[2], last[1];
-    hicache_batch_table_t table{below(3), HICACHE_TABLE_RAGGED, below(3) * 2, 0, ids, indptr, nullptr, last, nullptr, below(17), 0};
+    // One sequence starts anew, the other has pages taken lately; with two tables of one of three forms each.
+    Pages row(12, 0), grown = some(pages_);
+    const auto have = static_cast<uint32_t>(grown.size() < 6 ? grown.size() : 6);
+    grown.resize(12, 0);
+    hicache_sequence_t sequences[2] = {{row.data(), 0, 12, 0, below(24), below(9), 0},
+                                       {grown.data(), have, 12, have * 2 - (have > 0 ? below(2) : 0), below(4), HICACHE_NO_PAGE, below(2)}};
+    int32_t ids[2][48], indptr[3], last[2], first[2];
+    hicache_batch_table_t tables[2] = {
+        {below(3), HICACHE_TABLE_RAGGED, below(3) * 2, 0, ids[0], indptr, nullptr, last, nullptr, below(49), 0},
+        {1, HICACHE_TABLE_PADDED, below(3) * 2, 6 + below(7), ids[1], nullptr, nullptr, nullptr, first, 48, 0}};
     const Pages further = some(pages_);
     hicache_pages_t line{pool(), static_cast<uint32_t>(further.size()), further.data()};
     hicache_batch_t batch{};
     batch.struct_size = sizeof batch;
     batch.owner_pool = one_in(16) ? pool() : 0;
-    batch.previous = one_in(2) ? id(steps_) : 0;
-    batch.sequences = &sequence;
-    batch.tables = &table;
+    batch.stream = below(2);
+    batch.previous = one_in(4) ? 0 : !steps_.empty() && one_in(2) ? steps_.back() : id(steps_);
+    batch.sequences = sequences;
+    batch.tables = tables;
     batch.pages = &line;
-    batch.sequence_count = 1;
-    batch.table_count = below(2);
+    batch.sequence_count = 1 + below(2);
+    batch.table_count = below(3);
     batch.pages_count = below(2);
     uint64_t step = 0;
     if (!good(hicache_batch_step(engine_, &batch, &step, &error_))) return;
     steps_.push_back(step);
-    keep(&pages_, Pages(row.begin(), row.begin() + sequence.vpage_count));
+    keep(&pages_, Pages(row.begin(), row.begin() + sequences[0].vpage_count));
+    if (batch.sequence_count > 1) keep(&pages_, Pages(grown.begin() + have, grown.begin() + sequences[1].vpage_count));
+  }
+
+  // What the log has, whole records; a small buffer may be refused.
+  void drain_log() {
+    std::vector<char> buffer(one_in(3) ? below(200) : 65536);
+    uint64_t bytes = 0;
+    good(hicache_log_drain(engine_, buffer.data(), buffer.size(), &bytes, &error_));
+    if (bytes > buffer.size()) failure_ = "more log than buffer";
+    if (one_in(16)) good(hicache_log_stop(engine_, &error_));
   }
 
   const uint8_t *at_;
