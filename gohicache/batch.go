@@ -47,7 +47,7 @@ func (c *Cache) NewBatch(stream Stream) *Batch {
 func (b *Batch) Step(ctx context.Context, growth []Growth, tables []BatchTable, wait bool) error {
 	b.growth, b.tables = b.growth[:0], b.tables[:0]
 	for _, g := range growth {
-		b.growth = append(b.growth, lifecycle.Growth{Sequence: g.Sequence.s, NewTokens: g.NewTokens})
+		b.growth = append(b.growth, g.core())
 	}
 	for _, t := range tables {
 		b.tables = append(b.tables, lifecycle.BatchTable(t))

@@ -29,7 +29,7 @@ func Open(ctx context.Context, o *Options) (*Cache, error) {
 		return nil, &Error{Op: "open", Err: err}
 	}
 	c := &Cache{opt: o.withDefaults()}
-	core, err := lifecycle.Open(lifecycleConfig(&c.opt))
+	core, err := lifecycle.Open(ctx, lifecycleConfig(&c.opt))
 	if err != nil {
 		return nil, c.publicError("open", err)
 	}

@@ -1,6 +1,8 @@
 package hicache
 
 import (
+	"fmt"
+
 	"github.com/hicache/hicache/ffi/ids"
 	"github.com/hicache/hicache/gohicache/internal/lifecycle"
 )
@@ -110,8 +112,18 @@ const (
 	PagePinned PageState = 0x80
 )
 
+func memoryTier(op string, tier Tier) error {
+	if tier != TierDevice && tier != TierHost {
+		return &Error{Op: op, Err: ErrInvalid, Message: fmt.Sprintf("Tier is %v; it must be device or host", tier)}
+	}
+	return nil
+}
+
 // Map is one byte a physical page of a pool on a tier. O(pages): for reports.
 func (c *Cache) Map(tier Tier, pool int) ([]PageState, error) {
+	if err := memoryTier("map", tier); err != nil {
+		return nil, err
+	}
 	raw, err := c.core.Map(tier == TierHost, pool)
 	if err != nil {
 		return nil, c.publicError("map", err)
@@ -125,6 +137,9 @@ func (c *Cache) Map(tier Tier, pool int) ([]PageState, error) {
 
 // PoolStats are the gauges of a pool on the device or the host.
 func (c *Cache) PoolStats(tier Tier, pool int) (PoolStats, error) {
+	if err := memoryTier("stats", tier); err != nil {
+		return PoolStats{}, err
+	}
 	s, err := c.core.PoolStats(tier == TierHost, pool)
 	return s, c.publicErrorOrNil("stats", err)
 }
@@ -145,22 +160,25 @@ func (c *Cache) HoldTransfers(hold bool, failNext int) error {
 	return c.publicErrorOrNil("hold", c.core.HoldTransfers(hold, failNext))
 }
 
-// PhysicalPage is the place behind a page-granular kernel id.
+// PhysicalPage is the place behind a page-granular kernel id; ids.NoPhysicalPage if there is no such pool.
 func (c *Cache) PhysicalPage(pool int, id ids.KernelID) ids.PhysicalPage {
+	if pool < 0 || pool >= len(c.pools) {
+		return ids.NoPhysicalPage
+	}
 	p := &c.pools[pool]
 	return ids.PhysicalPage((uint64(uint32(id)) - p.KernelOffset) / p.KernelScale)
 }
 
 // IsSink reports whether a page-granular kernel id is the sink's: the page has no page in that pool.
 func (c *Cache) IsSink(pool int, id ids.KernelID) bool {
-	return int(c.PhysicalPage(pool, id)) < c.pools[pool].FirstPage
+	return pool >= 0 && pool < len(c.pools) && int(c.PhysicalPage(pool, id)) < c.pools[pool].FirstPage
 }
 
 // Evict gives up pages of one pool on the device or the host in the order of policy, without a shortage: for tests, and for servers that
 // know what is coming. It returns how many pages of the pool and with them went, or go once they are backed up.
 func (c *Cache) Evict(tier Tier, pool, pages int) (int, error) {
-	if tier != TierDevice && tier != TierHost {
-		return 0, &Error{Op: "evict", Err: ErrInvalid, Message: "Tier must be device or host"}
+	if err := memoryTier("evict", tier); err != nil {
+		return 0, err
 	}
 	n, err := c.core.Evict(tier == TierHost, pool, pages)
 	return n, c.publicErrorOrNil("evict", err)

@@ -36,8 +36,8 @@ type LoadOptions struct {
 // load-back (only the pages that are missing), what storage has beyond that is read first, and everything is taken at once or not
 // at all; what must go to make room goes first. It returns when the copies are queued, not when they have arrived: see Lease.Layers.
 //
-// Errors: ErrNoCapacity (nothing taken; retry later or Wait), ErrInfeasible (never fits), ErrStale (the match was released), ErrClosed, ErrDevice,
-// or the context's error. Whatever it returns, m stays the caller's to release. ctx bounds waiting and storage reads, never a copy in flight.
+// Errors: ErrNoCapacity (nothing taken; retry later or Wait), ErrInfeasible (never fits), ErrStale (the match was released), ErrInvalid (Tokens, or a
+// match of another cache), ErrClosed, ErrDevice, or the context's error. Whatever it returns, m stays the caller's to release. ctx bounds waiting and storage reads, never a copy in flight.
 func (c *Cache) Load(ctx context.Context, m *Match, o LoadOptions) (*Lease, error) {
 	if m == nil || m.c == nil {
 		return nil, &Error{Op: "load", Err: ErrStale, Message: "the match is nil"}
@@ -71,10 +71,17 @@ func (l *Lease) Hit() HitTokens {
 
 // Layers yields each global layer that a pool serves, ascending, once the lease's loads of it have arrived: on a CUDA stream it makes
 // the stream wait and returns at once; on CPU and Null it blocks. If a load failed it yields the error with the layer it came to and
-// ends; then nothing of the load was published, the pages' content is undefined and the request must be matched again.
+// ends; then nothing of the load was published, the pages' content is undefined and the request must be matched again. Of a lease that is over
+// it yields the first layer with ErrStale.
 func (l *Lease) Layers() iter.Seq2[int, error] {
 	return func(yield func(int, error) bool) {
-		end, _ := l.h.Use()
+		end, err := l.Use()
+		if err != nil {
+			if len(l.c.layers) > 0 {
+				yield(int(l.c.layers[0]), err)
+			}
+			return
+		}
 		defer end()
 		for _, layer := range l.c.layers {
 			err := l.h.WaitLayer(layer)
@@ -128,6 +135,9 @@ func (l *Lease) SetCheckpoint(tokens int) { l.h.SetCheckpoint(tokens) }
 
 // Use keeps the lease beyond its TTL until the returned function is called; ErrStale if it is over already.
 func (l *Lease) Use() (end func(), err error) {
+	if l.c == nil {
+		return func() {}, &Error{Op: "use", Err: ErrStale, Message: "the lease is nil"}
+	}
 	end, ok := l.h.Use()
 	if !ok {
 		return end, &Error{Op: "use", Err: ErrStale, Message: "the lease is over"}
@@ -138,7 +148,7 @@ func (l *Lease) Use() (end func(), err error) {
 // Release ends the lease: its pages may move and be evicted again, and pages that were not inserted are given back. It cannot fail; a
 // second Release does nothing.
 func (l *Lease) Release() {
-	if l != nil {
+	if l != nil && l.c != nil {
 		l.h.Release()
 	}
 }
@@ -148,7 +158,7 @@ func (l *Lease) Release() {
 // duplicates go at Release. It may be called again with more tokens (chunked prefill). The caller's kernels that wrote the pages must be
 // enqueued on the lease's stream before.
 //
-// Errors: ErrInvalid (tokens shorter than the prefix, or more than Tokens), ErrStale (the lease is over), ErrTransfer (its load failed, so
+// Errors: ErrInvalid (tokens shorter than the prefix, or more than Tokens; a lease of another cache), ErrStale (the lease is over), ErrTransfer (its load failed, so
 // nothing may be published). Nothing changes then.
 func (c *Cache) Insert(l *Lease, tokens []uint32) error { return c.insert(l, c.words(tokens)) }
 

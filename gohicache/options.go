@@ -33,7 +33,7 @@ type Options struct {
 	HostArena HostArena
 	// HostLayout is the order of pages in regions, of the pools that do not say their own. Default: page_first where there are regions.
 	HostLayout HostLayout
-	// Pools of pages. Exactly one is Full; any number are SWA or State. 1 to 16.
+	// Pools of pages, 1 to 16. Exactly one is Full, at most 14 are SWA, the others State.
 	Pools []PoolOptions
 	// RequestTokensMax makes Open fail with ErrInfeasible if one request of so many tokens can never fit. Default 0: one page.
 	RequestTokensMax int
@@ -139,6 +139,8 @@ const (
 	defaultPageTokens   = 16
 	defaultStagingPages = 64
 	poolsMax            = 16
+	windowsMax          = 14 // radix has two bits a window pool and page
+	windowMax           = 1 << 30
 	bytesMax            = uint64(1) << 62
 )
 
@@ -270,7 +272,7 @@ func checkPools(o *Options) error {
 	if o.HostLayout == HostPageHead && !slices.ContainsFunc(o.Pools, func(p PoolOptions) bool { return p.Heads > 1 }) {
 		return invalid("HostLayout", "page_head needs Heads of a pool")
 	}
-	full, names, served := 0, map[string]bool{}, map[int]string{}
+	full, windows, names, served := 0, 0, map[string]bool{}, map[int]string{}
 	for i := range o.Pools {
 		p := &o.Pools[i]
 		field := func(name string) string { return fmt.Sprintf("Pools[%d] (%s).%s", i, p.Name, name) }
@@ -279,6 +281,9 @@ func checkPools(o *Options) error {
 		}
 		if p.Role == Full {
 			full++
+		}
+		if p.Role == SWA {
+			windows++
 		}
 		if names[p.Name] {
 			return invalid(field("Name"), "two pools have it")
@@ -296,6 +301,9 @@ func checkPools(o *Options) error {
 			}
 			served[l] = p.Name
 		}
+	}
+	if windows > windowsMax {
+		return invalid("Pools", "%d pools are SWA; there may be %d", windows, windowsMax)
 	}
 	if full != 1 {
 		return invalid("Pools", "%d pools are Full; there must be exactly one", full)
@@ -322,8 +330,8 @@ func checkPool(p *PoolOptions, field func(string) string) error {
 	if p.LayerBytes%32 != 0 || k%16 != 0 || v%16 != 0 || k > bytesMax || v > bytesMax {
 		return invalid(field("LayerBytes"), "rows must be multiples of 16 bytes, are K %d and V %d", k, v)
 	}
-	if (p.Role == SWA) != (p.WindowTokens > 0) || p.WindowTokens < 0 {
-		return invalid(field("WindowTokens"), "%d; must be positive for SWA and 0 for the others", p.WindowTokens)
+	if (p.Role == SWA) != (p.WindowTokens > 0) || p.WindowTokens < 0 || p.WindowTokens > windowMax {
+		return invalid(field("WindowTokens"), "%d; must be 1 to %d for SWA and 0 for the others", p.WindowTokens, windowMax)
 	}
 	if p.VirtualPages < 0 || p.VirtualPages > math.MaxInt32 || (p.Role == SWA && p.VirtualPages != 0) {
 		return invalid(field("VirtualPages"), "%d; the FULL pool decides for SWA pools", p.VirtualPages)

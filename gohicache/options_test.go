@@ -2,6 +2,7 @@ package hicache
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -49,6 +50,12 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"Pools[0] (full).HostLayout", func(o *Options) { o.Pools[0].HostLayout = HostPageHead }},
 		{"Pools[0] (full).HostPages", func(o *Options) { o.Pools[0].HostPages = -1 }},
 		{"Pools[0] (full).Heads", func(o *Options) { o.Pools[0].Heads = 3 }},
+		{"Pools[1] (swa).WindowTokens", func(o *Options) { o.Pools[1].WindowTokens = 1<<32 + 64 }},
+		{"Pools", func(o *Options) {
+			for i := range 14 {
+				o.Pools = append(o.Pools, PoolOptions{Name: fmt.Sprint("swa", i), Role: SWA, Layers: []int{10 + i}, LayerBytes: 64, WindowTokens: 32})
+			}
+		}},
 		{"Rank", func(o *Options) { o.Rank = 1 }},
 		{"Device", func(o *Options) { o.Device = CUDA(-1) }},
 		{"Pools", func(o *Options) { o.Pools = nil }},

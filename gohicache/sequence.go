@@ -109,8 +109,16 @@ type Growth struct {
 	NewTokens int
 }
 
+func (g Growth) core() lifecycle.Growth {
+	if g.Sequence == nil { // refused with the batch
+		return lifecycle.Growth{NewTokens: g.NewTokens}
+	}
+	return lifecycle.Growth{Sequence: g.Sequence.s, NewTokens: g.NewTokens}
+}
+
 // Extend gives every sequence of the batch room for its new tokens, or none of them (ErrNoCapacity): the tail page is filled first, then
-// new pages are taken. One border crossing for the batch, however large.
+// new pages are taken. A sequence may be in a batch once. One border crossing for the batch, however large. Other errors: ErrInvalid, ErrStale,
+// ErrTransfer, naming the sequence by its place in the batch.
 func (c *Cache) Extend(ctx context.Context, batch []Growth, wait bool) error {
 	return c.publicErrorOrNil("extend", c.core.Extend(ctx, growths(batch), wait))
 }
@@ -118,7 +126,7 @@ func (c *Cache) Extend(ctx context.Context, batch []Growth, wait bool) error {
 func growths(batch []Growth) []lifecycle.Growth {
 	g := make([]lifecycle.Growth, len(batch))
 	for i, b := range batch {
-		g[i] = lifecycle.Growth{Sequence: b.Sequence.s, NewTokens: b.NewTokens}
+		g[i] = b.core()
 	}
 	return g
 }

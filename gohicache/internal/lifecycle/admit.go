@@ -50,6 +50,12 @@ func (c *Core) Admit(m *Match, request AdmitRequest) (*Admission, error) {
 	if request.Extend < 0 || request.MaxNew < 0 || request.Chunk < 0 {
 		return nil, fail(KindInvalid, "Extend, MaxNew and ChunkTokens must not be negative")
 	}
+	if request.Extend > maxTokens || request.MaxNew > maxTokens {
+		return nil, fail(KindInvalid, "Extend is %d and MaxNew %d; a request has at most %d tokens", request.Extend, request.MaxNew, maxTokens)
+	}
+	if m.c != nil && m.c != c {
+		return nil, c.owns(m.c, "match")
+	}
 	a, err := m.acquire()
 	if err != nil {
 		return nil, err

@@ -50,6 +50,7 @@ type Core struct {
 	closed      atomic.Bool
 	closeMu     sync.Mutex
 	holds       holds
+	batches     atomic.Uint64 // numbers them
 	count       counters
 	admitted    []uint64               // by pool: pages promised to admitted requests; of plan
 	loadRate    rate                   // of load-backs, bytes a second
@@ -66,8 +67,8 @@ type Core struct {
 	profiled    bool // somebody looks at ranges
 }
 
-// Open opens the engine and builds the tree.
-func Open(cfg Config) (*Core, error) {
+// Open opens the engine and builds the tree. ctx bounds what the store takes to say that it is ready.
+func Open(ctx context.Context, cfg Config) (*Core, error) {
 	eng, err := ffi.Open(engineOptions(&cfg))
 	if err != nil {
 		return nil, fromEngine(err)
@@ -84,7 +85,11 @@ func Open(cfg Config) (*Core, error) {
 			c.stop()
 			return nil, errors.Join(err, eng.Close())
 		}
-		ready := guard(func() error { return cfg.Store.Ready(c.background) })
+		ready := guard(func() error { return cfg.Store.Ready(ctx) })
+		if err := ctx.Err(); err != nil { // it is not the store's fault
+			c.stop()
+			return nil, errors.Join(err, eng.Close())
+		}
 		c.store.Store(newStorer(c, cfg.Store, ready))
 	}
 	if cfg.Fault == nil {

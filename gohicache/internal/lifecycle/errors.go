@@ -36,4 +36,12 @@ func fail(kind Kind, format string, args ...any) *Error {
 	return &Error{Kind: kind, Pool: -1, Message: fmt.Sprintf(format, args...)}
 }
 
+// owns refuses what another cache gave out: its page ids are none here, or those of other pages.
+func (c *Core) owns(of *Core, what string) error {
+	if of != c {
+		return fail(KindInvalid, "the %s belongs to another cache", what)
+	}
+	return nil
+}
+
 func errClosed() *Error { return fail(KindClosed, "the cache is closed or closing") }

@@ -29,7 +29,7 @@ func (c *Core) Fork(s *Sequence) (*Sequence, error) {
 	}
 	switch {
 	case s.ended || s.suspended:
-		return nil, errEnded()
+		return nil, s.errOver()
 	case c.cfg.Tokens == radix.Bigram && s.tokens%c.cfg.PageTokens == 0:
 		return nil, fail(KindUnsupported, "Fork with Tokens = TokenBigrams at a page boundary: the last page is not published before the next token")
 	case c.countOf(s.named) != s.tokens:

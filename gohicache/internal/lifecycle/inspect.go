@@ -28,6 +28,14 @@ func (c *Core) HostInfo(pool int) ffi.PoolInfo {
 	return c.host[pool]
 }
 
+// isPool refuses numbers of pools that there are not; the engine's are narrower.
+func (c *Core) isPool(pool int) error {
+	if pool < 0 || pool >= len(c.cfg.Pools) {
+		return fail(KindInvalid, "pool %d of %d", pool, len(c.cfg.Pools))
+	}
+	return nil
+}
+
 // Compact packs pages within the budget.
 func (c *Core) Compact(host bool, pages uint32, bytes uint64) (ffi.CompactResult, error) {
 	if err := c.check(); err != nil {
@@ -56,6 +64,9 @@ func (c *Core) PageBytes(pool int, page ids.PhysicalPage) []byte {
 
 // Tags reads or writes tags of the null backend.
 func (c *Core) Tags(pool int, pages []ids.KernelID, tags []uint64, write bool) error {
+	if err := c.isPool(pool); err != nil {
+		return err
+	}
 	return fromEngine(c.eng.DeviceTags(uint32(pool), pages, tags, write))
 }
 
@@ -64,25 +75,34 @@ type Stamp = ffi.Stamp
 
 // StampPages writes stamps with the device, or compares them (mismatches not nil), on the legacy default stream.
 func (c *Core) StampPages(pool int, stamps []Stamp, salts []uint64, mismatches []uint32) error {
+	if err := c.isPool(pool); err != nil {
+		return err
+	}
 	return fromEngine(c.eng.StampPages(uint32(pool), 0, stamps, salts, mismatches))
 }
 
 // DevicePlaces are the places of device pages now.
 func (c *Core) DevicePlaces(pool int, pages []ids.VirtualPage) ([]ids.PhysicalPage, error) {
+	if err := c.isPool(pool); err != nil {
+		return nil, err
+	}
 	out := make([]ids.PhysicalPage, len(pages))
 	return out, fromEngine(c.eng.Inspect(uint32(pool), pages, out))
 }
 
 // HostPlaces are the places of host pages now.
 func (c *Core) HostPlaces(pool int, pages []ids.HostPage) ([]ids.PhysicalPage, error) {
+	if err := c.isPool(pool); err != nil {
+		return nil, err
+	}
 	out := make([]ids.PhysicalPage, len(pages))
 	return out, fromEngine(c.eng.HostInspect(uint32(pool), pages, out))
 }
 
 // Map is the state of every place of a pool.
 func (c *Core) Map(host bool, pool int) ([]byte, error) {
-	if pool < 0 || pool >= len(c.device) {
-		return nil, fail(KindInvalid, "pool %d of %d", pool, len(c.device))
+	if err := c.isPool(pool); err != nil {
+		return nil, err
 	}
 	n := c.device[pool].PageCount
 	if host {
@@ -103,6 +123,9 @@ func (c *Core) Map(host bool, pool int) ([]byte, error) {
 
 // PoolStats are the gauges of one pool on one tier.
 func (c *Core) PoolStats(host bool, pool int) (metrics.PoolStats, error) {
+	if err := c.isPool(pool); err != nil {
+		return metrics.PoolStats{}, err
+	}
 	if host && c.host == nil {
 		return metrics.PoolStats{}, nil
 	}

@@ -136,7 +136,7 @@ func (l *Lease) KernelIDs(pool int) ([]ids.KernelID, error) {
 
 // StateSource is the kernel id of the checkpoint that the prefix ends with, in a STATE pool; false if the state starts anew.
 func (l *Lease) StateSource(pool int) (ids.KernelID, bool) {
-	if l.released.Load() || pool >= len(l.source) || l.source[pool] == ids.NoVirtualPage {
+	if l.released.Load() || pool < 0 || pool >= len(l.source) || l.source[pool] == ids.NoVirtualPage {
 		return 0, false
 	}
 	out := make([]ids.KernelID, 1)
@@ -177,8 +177,11 @@ func (c *Core) Insert(l *Lease, tokens []uint32) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	if l.released.Load() {
+	if l.c == nil || l.released.Load() {
 		return fail(KindStale, "the lease was released")
+	}
+	if err := c.owns(l.c, "lease"); err != nil {
+		return err
 	}
 	n := c.countOf(tokens)
 	if n < l.Prefix() || n > l.tokens {

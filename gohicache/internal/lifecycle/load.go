@@ -49,6 +49,9 @@ func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest, h *hold
 	if err := c.check(); err != nil {
 		return err
 	}
+	if err := c.owns(m.c, "match"); err != nil {
+		return err
+	}
 	a, err := m.acquire()
 	if err != nil {
 		return err

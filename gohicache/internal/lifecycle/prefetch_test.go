@@ -20,7 +20,7 @@ func openCore(t *testing.T) *Core {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Open(Config{DeviceBytes: 1 << 16, HostBytes: 1 << 16, PageTokens: 4, Pools: []Pool{{Name: "full", Role: radix.Full, Layers: []uint32{0}, KRowBytes: 32}},
+	c, err := Open(context.Background(), Config{DeviceBytes: 1 << 16, HostBytes: 1 << 16, PageTokens: 4, Pools: []Pool{{Name: "full", Role: radix.Full, Layers: []uint32{0}, KRowBytes: 32}},
 		CopyThreads: 1, WriteThreshold: 2, Policy: lru, PrefetchTimeout: time.Second, StoreQueueMax: 1 << 10, StorageBatch: 8, Clock: time.Now,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

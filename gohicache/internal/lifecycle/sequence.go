@@ -16,6 +16,7 @@ type Sequence struct {
 	suspended bool       // hold is over, named is not
 	commons   []*commons // pages shared with forks
 	tail      *commons   // the tail page while it is shared
+	batch     uint64     // number of the last batch that it was in
 }
 
 // Growth asks for room for more tokens of a sequence.
@@ -47,7 +48,7 @@ func (s *Sequence) VirtualPages() []ids.VirtualPage { return s.pages }
 // Append names generated tokens.
 func (s *Sequence) Append(tokens []uint32) error {
 	if s.ended || s.suspended {
-		return errEnded()
+		return s.errOver()
 	}
 	if had, more := s.c.countOf(s.named), s.c.countOf(tokens); had+more > s.tokens {
 		return fail(KindInvalid, "%d tokens on top of %d named ones; there are pages for %d", more, had, s.tokens)
@@ -56,7 +57,12 @@ func (s *Sequence) Append(tokens []uint32) error {
 	return nil
 }
 
-func errEnded() *Error { return fail(KindStale, "the sequence has ended") }
+func (s *Sequence) errOver() *Error {
+	if s.suspended && !s.ended {
+		return fail(KindStale, "the sequence is suspended: Resume it first")
+	}
+	return fail(KindStale, "the sequence has ended")
+}
 
 // Publish inserts the whole pages of the first computed named tokens (0: of all).
 func (c *Core) Publish(s *Sequence, computed int) error {
@@ -64,7 +70,7 @@ func (c *Core) Publish(s *Sequence, computed int) error {
 		return err
 	}
 	if s.ended || s.suspended {
-		return errEnded()
+		return s.errOver()
 	}
 	named := c.countOf(s.named)
 	if computed == 0 {
@@ -147,12 +153,21 @@ func (c *Core) checkBatch(batch []Growth) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	stamp := c.batches.Add(1)
 	for i, g := range batch {
-		switch {
-		case g.Sequence == nil || g.Sequence.ended || g.Sequence.suspended:
-			return errEnded()
-		case g.NewTokens < 0 || g.Sequence.tokens+g.NewTokens > maxTokens:
+		switch s := g.Sequence; {
+		case s == nil:
+			return fail(KindInvalid, "sequence %d of the batch is nil", i)
+		case s.c != c:
+			return fail(KindInvalid, "sequence %d of the batch belongs to another cache", i)
+		case s.ended || s.suspended:
+			return s.errOver()
+		case s.batch == stamp: // both lines would name the same places for different tokens
+			return fail(KindInvalid, "sequence %d of the batch is in it twice", i)
+		case g.NewTokens < 0 || g.NewTokens > maxTokens-s.tokens:
 			return fail(KindInvalid, "NewTokens of sequence %d is %d", i, g.NewTokens)
+		default:
+			s.batch = stamp
 		}
 	}
 	return brokenLoad(batch)
@@ -161,6 +176,9 @@ func (c *Core) checkBatch(batch []Growth) error {
 // brokenLoad names the first sequence of a batch of which a load has failed: what it brought is gone.
 func brokenLoad(batch []Growth) error {
 	for i, g := range batch {
+		if g.Sequence == nil {
+			continue // refused as it is
+		}
 		if err := g.Sequence.Err(); err != nil {
 			return fail(KindTransfer, "sequence %d of the batch: %v", i, err)
 		}

@@ -1,0 +1,192 @@
+package hicache_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/hicache/hicache/ffi/ids"
+	hicache "github.com/hicache/hicache/gohicache"
+	"github.com/hicache/hicache/gohicache/storage"
+)
+
+func wantIs(t *testing.T, what string, err, want error) {
+	t.Helper()
+	var e *hicache.Error
+	if !errors.Is(err, want) || !errors.As(err, &e) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// TestWhatAnotherCacheGaveOut: a server with a cache a rank that mixes them up is told so; the numbers of one are pages of others in the other.
+func TestWhatAnotherCacheGaveOut(t *testing.T) {
+	o := hicache.Options{DeviceBytes: 16 * kib, HostBytes: 16 * kib, Pools: windowPools()}
+	mine, other := open(t, o), open(t, o)
+	tokens := prompt(1, 21)
+	other.run(tokens)
+
+	m := other.c.Match(tokens)
+	defer m.Release()
+	_, err := mine.c.Load(ctx, m, hicache.LoadOptions{})
+	wantIs(t, "load", err, hicache.ErrInvalid)
+	_, err = mine.c.Admit(m, hicache.AdmitOptions{})
+	wantIs(t, "admit", err, hicache.ErrInvalid)
+	l, err := other.c.Load(ctx, m, hicache.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	wantIs(t, "insert", mine.c.Insert(l, tokens), hicache.ErrInvalid)
+
+	s, err := other.c.Begin(ctx, tokens, hicache.SequenceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Abort()
+	wantBatchRefused(t, mine.c, []hicache.Growth{{Sequence: s, NewTokens: 9}}, hicache.ErrInvalid)
+	if s.Len() != len(tokens) {
+		t.Errorf("the sequence has %d tokens", s.Len())
+	}
+	for _, c := range []*hicache.Cache{mine.c, other.c} {
+		if err := c.Verify(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// wantBatchRefused tries the batch in all calls that take one.
+func wantBatchRefused(t *testing.T, c *hicache.Cache, batch []hicache.Growth, want error) {
+	t.Helper()
+	wantIs(t, "extend", c.Extend(ctx, batch, false), want)
+	_, err := c.Step(ctx, 0, batch, false)
+	wantIs(t, "step", err, want)
+	b := c.NewBatch(0)
+	defer b.Close()
+	wantIs(t, "batch step", b.Step(ctx, batch, nil, false), want)
+}
+
+// TestBadBatches: what no batch may have is refused before anything changes.
+func TestBadBatches(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, HostBytes: 16 * kib, Pools: windowPools()})
+	q, err := s.c.Begin(ctx, prompt(1, 7), hicache.SequenceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Abort()
+	for _, g := range [][]hicache.Growth{
+		{{Sequence: q, NewTokens: 1}, {}},
+		{{Sequence: &hicache.Sequence{}, NewTokens: 1}},
+		{{Sequence: q, NewTokens: 1}, {Sequence: q, NewTokens: 1}},
+		{{Sequence: q}, {Sequence: q}},
+		{{Sequence: q, NewTokens: -1}},
+		{{Sequence: q, NewTokens: math.MaxInt}},
+		{{Sequence: q, NewTokens: math.MinInt}},
+		{{Sequence: q, NewTokens: 1 << 31}},
+	} {
+		wantBatchRefused(t, s.c, g, hicache.ErrInvalid)
+	}
+	if err := q.Suspend(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantBatchRefused(t, s.c, []hicache.Growth{{Sequence: q, NewTokens: 1}}, hicache.ErrStale)
+	if err := q.Resume(ctx, hicache.SequenceOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.c.Extend(ctx, []hicache.Growth{{Sequence: q, NewTokens: 1}}, false); err != nil || q.Len() != 8 {
+		t.Errorf("afterwards: %v, %d tokens", err, q.Len())
+	}
+}
+
+// TestLayersOfALeaseThatIsOver: its pages are others' by now, so no layer of it is ready.
+func TestLayersOfALeaseThatIsOver(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, Pools: windowPools()})
+	m := s.c.Match(prompt(1, 7))
+	defer m.Release()
+	l, err := s.c.Load(ctx, m, hicache.LoadOptions{TTL: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for until := time.Now().Add(10 * time.Second); l.KernelIDs(hicache.Full) != nil && time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
+	}
+	layers := 0
+	for _, err := range l.Layers() {
+		layers++
+		wantIs(t, "layer", err, hicache.ErrStale)
+	}
+	if layers != 1 {
+		t.Errorf("%d layers", layers)
+	}
+	var zero hicache.Lease
+	zero.Release()
+	wantIs(t, "insert of a zero lease", s.c.Insert(&zero, nil), hicache.ErrStale)
+}
+
+// TestAdmitOfTooMuch: prices do not wrap around.
+func TestAdmitOfTooMuch(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, Pools: windowPools()})
+	m := s.c.Match(prompt(1, 7))
+	defer m.Release()
+	for _, o := range []hicache.AdmitOptions{{Extend: math.MaxInt}, {MaxNew: math.MaxInt}, {Extend: 1 << 40}, {MaxNew: 1 << 40}, {MaxNew: 1<<34 - 4}} {
+		_, err := s.c.Admit(m, o)
+		wantIs(t, "admit", err, hicache.ErrInvalid)
+	}
+	_, err := s.c.Admit(m, hicache.AdmitOptions{Extend: 1 << 30, MaxNew: 1 << 30})
+	wantIs(t, "admit", err, hicache.ErrNoCapacity)
+}
+
+// TestPoolsAndTiersThatThereAreNot: numbers wider than the engine's are not cut down to ones that there are.
+func TestPoolsAndTiersThatThereAreNot(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, HostBytes: 16 * kib, Pools: windowPools()})
+	m := s.c.Match(prompt(1, 7))
+	defer m.Release()
+	l, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	for _, pool := range []int{-1, 3, math.MaxInt, math.MinInt, 1 << 32} {
+		_, err := s.c.PoolStats(hicache.TierDevice, pool)
+		wantIs(t, "stats", err, hicache.ErrInvalid)
+		_, err = s.c.Map(hicache.TierDevice, pool)
+		wantIs(t, "map", err, hicache.ErrInvalid)
+		_, err = s.c.HostPlaces(pool, []ids.HostPage{1})
+		wantIs(t, "host places", err, hicache.ErrInvalid)
+		if _, ok := l.StateSource(pool); ok || l.PoolKernelIDs(pool) != nil || l.HostPages(pool) != nil {
+			t.Errorf("the lease has pages of pool %d", pool)
+		}
+		if s.c.PageBytes(pool, 1) != nil || s.c.IsSink(pool, 0) || s.c.PhysicalPage(pool, 1) != ids.NoPhysicalPage {
+			t.Errorf("the cache has pages of pool %d", pool)
+		}
+	}
+	for _, tier := range []hicache.Tier{0, hicache.TierStorage, 9} {
+		_, err := s.c.PoolStats(tier, 0)
+		wantIs(t, "stats", err, hicache.ErrInvalid)
+		_, err = s.c.Map(tier, 0)
+		wantIs(t, "map", err, hicache.ErrInvalid)
+		_, err = s.c.Evict(tier, 0, 1)
+		wantIs(t, "evict", err, hicache.ErrInvalid)
+	}
+}
+
+// neverReady is a store that says nothing for as long as it is let.
+type neverReady struct{ storage.Store }
+
+func (neverReady) Ready(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestOpenIsBoundedByItsContext: also while the store makes up its mind.
+func TestOpenIsBoundedByItsContext(t *testing.T) {
+	bounded, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	o := hicache.Options{DeviceBytes: 16 * kib, HostBytes: 16 * kib, PageTokens: pageTokens, Pools: fullPools(), Storage: neverReady{newMemory()}}
+	c, err := hicache.Open(bounded, &o)
+	if err == nil {
+		_ = c.Close()
+	}
+	wantIs(t, "open", err, context.DeadlineExceeded)
+}
