@@ -127,8 +127,15 @@ var pageJS string
 
 var page = template.Must(template.New("page").Parse(pageHTML))
 
-// WriteFile writes the page to path, whole or not at all.
+// WriteFile writes the page to path, whole or not at all. A link is followed; what is no plain file (a pipe, /dev/stdout) is written to, never
+// replaced.
 func WriteFile(path string, d *Data) (err error) {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return writeTo(path, d)
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".report-*")
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
@@ -150,6 +157,22 @@ func WriteFile(path string, d *Data) (err error) {
 		return fmt.Errorf("report: %w", err)
 	}
 	if err = os.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
+
+// writeTo writes the page to what is there already.
+func writeTo(path string, d *Data) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	if err := Write(f, d); err != nil {
+		f.Close()
+		return err
+	}
+	if err := f.Close(); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
 	return nil

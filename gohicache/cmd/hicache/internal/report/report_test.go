@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -112,5 +113,57 @@ func TestWriteFileLeavesNothingHalf(t *testing.T) {
 	}
 	if err := WriteFile(filepath.Join(folder, "none", "r.html"), example()); err == nil {
 		t.Error("a missing folder was accepted")
+	}
+}
+
+// TestWriteFileReplacesPlainFilesOnly: a link stays one, and a pipe or a device is written to.
+func TestWriteFileReplacesPlainFilesOnly(t *testing.T) {
+	folder := t.TempDir()
+	plain, link, pipe := filepath.Join(folder, "r.html"), filepath.Join(folder, "link"), filepath.Join(folder, "pipe")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("r.html", link); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan []byte, 1)
+	r, err := os.OpenFile(pipe, os.O_RDWR, 0) // both ends, so that opening it waits for nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		var got []byte
+		for buf := make([]byte, 1<<16); !bytes.Contains(got, []byte("</html>")); {
+			n, err := r.Read(buf)
+			if err != nil {
+				break
+			}
+			got = append(got, buf[:n]...)
+		}
+		read <- got
+	}()
+	for _, path := range []string{link, pipe} {
+		before, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := WriteFile(path, example()); err != nil {
+			t.Fatal(err)
+		}
+		if after, err := os.Lstat(path); err != nil || after.Mode() != before.Mode() {
+			t.Fatalf("%s was %v and is %v (%v)", path, before.Mode(), after.Mode(), err)
+		}
+	}
+	want, err := os.ReadFile(plain)
+	if err != nil || len(want) == 0 {
+		t.Fatalf("what the link names has %d bytes, %v", len(want), err)
+	}
+	got := <-read
+	r.Close()
+	if !bytes.Equal(bytes.TrimSpace(got), bytes.TrimSpace(want)) {
+		t.Errorf("the pipe got %d bytes, the file %d", len(got), len(want))
 	}
 }
