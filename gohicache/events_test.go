@@ -148,6 +148,15 @@ func next(t testing.TB, s *events.Stream) *events.Batch {
 	return b
 }
 
+// take reads until there are n events: how many a batch holds depends on when it is read.
+func take(t testing.TB, s *events.Stream, n int) (got []events.Event) {
+	t.Helper()
+	for len(got) < n {
+		got = append(got, next(t, s).Events...)
+	}
+	return got
+}
+
 // TestEventsOfOnePath (G62): an insert of two pages is one event with two hashes and no parent, its continuation names it as the parent, a
 // demotion removes it from the device alone, and a load-back stores it there again.
 func TestEventsOfOnePath(t *testing.T) {
@@ -159,10 +168,7 @@ func TestEventsOfOnePath(t *testing.T) {
 	tokens := prompt(1, 9)
 	s.run(tokens[:9])
 	s.flush()
-	var got []events.Event
-	for len(got) < 2 {
-		got = append(got, next(t, st).Events...)
-	}
+	got := take(t, st, 2)
 	on, host := got[0], got[1]
 	if on.Kind != events.Stored || on.Tier != events.Device || len(on.Hashes) != 2 || on.HasParent || !slices.Equal(on.Tokens, tokens[:8]) || on.PageTokens != 4 {
 		t.Fatalf("insert: %+v", on)
@@ -175,11 +181,11 @@ func TestEventsOfOnePath(t *testing.T) {
 	}
 	longer := prompt(1, 17)
 	s.run(longer)
-	if e := next(t, st).Events[0]; e.Kind != events.Stored || !e.HasParent || e.Parent != on.Hashes[1] || len(e.Hashes) != 2 || !slices.Equal(e.Tokens, longer[8:16]) {
+	s.flush()
+	got = take(t, st, 2) // the second is its back-up
+	if e := got[0]; e.Kind != events.Stored || !e.HasParent || e.Parent != on.Hashes[1] || len(e.Hashes) != 2 || !slices.Equal(e.Tokens, longer[8:16]) {
 		t.Fatalf("continuation: %+v", e)
 	}
-	s.flush()
-	next(t, st) // its back-up
 	s.evict(hicache.TierDevice)
 	removed := map[int64]bool{}
 	for _, e := range next(t, st).Events {

@@ -10,7 +10,7 @@ import (
 func lifecycleConfig(o *Options) lifecycle.Config {
 	cfg := lifecycle.Config{
 		Library: o.Library, Backend: lifecycle.Backend(o.Device.kind), Ordinal: o.Device.ordinal,
-		DeviceBytes: o.DeviceBytes, HostBytes: o.HostBytes, PageTokens: o.PageTokens, Tokens: radix.TokenForm(o.Tokens), RequestTokensMax: o.RequestTokensMax,
+		DeviceBytes: o.DeviceBytes, HostBytes: o.HostBytes, HostNUMANodes: o.HostNUMANodes, PageTokens: o.PageTokens, Tokens: radix.TokenForm(o.Tokens), RequestTokensMax: o.RequestTokensMax,
 		Compaction: uint32(o.Compaction), Placement: uint32(o.Placement), CopyThreads: o.CopyThreads, Sabotage: o.Sabotage,
 		WritePolicy: lifecycle.WritePolicy(o.WritePolicy), WriteThreshold: o.WriteThreshold, WholeLeaf: o.WholeLeaf,
 		LoadBackMinTokens: o.LoadBackMinTokens, Events: o.Events,

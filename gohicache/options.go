@@ -26,6 +26,9 @@ type Options struct {
 	DeviceBytes uint64
 	// HostBytes is the size of the host arena; 0 turns the tier off (storage then keeps a small staging arena, see StagingBytes).
 	HostBytes uint64
+	// HostNUMANodes says where the host arena's memory comes from: bit n is NUMA node n, several bits take turns. Open refuses a node that the machine
+	// does not have. Default 0: where the kernel likes.
+	HostNUMANodes uint64
 	// StagingBytes is the host arena that storage uses when HostBytes is 0. Default: room for 64 pages of every pool if there is storage; a cache
 	// that is opened without, and shall get some from AttachStorage, needs it said.
 	StagingBytes uint64

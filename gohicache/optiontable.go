@@ -18,6 +18,7 @@ func OptionTable() []Option {
 		{"Tokens", "", "32 bits", "width of token ids, or pairs of them as keys: Tokens32, Tokens64, TokenBigrams"},
 		{"DeviceBytes", "bytes", "required", "size of the device arena"},
 		{"HostBytes", "bytes", "0", "size of the host arena; 0: no host tier"},
+		{"HostNUMANodes", "bit mask", "0", "NUMA nodes of the host arena; 0: as the kernel likes"},
 		{"StagingBytes", "bytes", "64 pages of every pool", "host arena for storage where there is no host tier"},
 		{"HostArena", "", "auto", "whether pools share one host arena of envelopes or have a region each: auto, envelope, separate, reference"},
 		{"HostLayout", "", "page_first in regions", "order of pages in host regions: layer_first, page_first, page_first_direct, page_head"},

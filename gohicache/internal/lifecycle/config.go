@@ -67,6 +67,7 @@ type Config struct {
 	Backend               Backend
 	Ordinal               int
 	DeviceBytes           uint64
+	HostNUMANodes         uint64
 	HostBytes             uint64 // the staging arena's if Staging
 	Staging               bool   // the host arena only serves storage; hits in it count as storage's
 	Pools                 []Pool

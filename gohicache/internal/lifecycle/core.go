@@ -152,7 +152,7 @@ func (c *Core) build() error {
 
 func engineOptions(cfg *Config) *ffi.Options {
 	o := &ffi.Options{
-		Library: cfg.Library, Device: int32(cfg.Ordinal), DeviceBytes: cfg.DeviceBytes, HostBytes: cfg.HostBytes,
+		Library: cfg.Library, Device: int32(cfg.Ordinal), DeviceBytes: cfg.DeviceBytes, HostBytes: cfg.HostBytes, HostNUMANodes: cfg.HostNUMANodes,
 		Compaction: ffi.Compaction(cfg.Compaction), Placement: ffi.Placement(cfg.Placement),
 		RequestTokensMax: uint32(cfg.RequestTokensMax), StepMax: 4096 + 256, // leases of CUDA are steps
 		CopyThreadCount: uint32(cfg.CopyThreads), Sabotage: ffi.Sabotage(cfg.Sabotage),
