@@ -70,9 +70,10 @@ Status OperationLog::drain(std::byte *buffer, uint64_t buffer_bytes, uint64_t *b
     }
     whole += length;
   }
+  *bytes_out = whole;
+  if (whole == 0) return HICACHE_OK; // The buffer may be null then.
   std::memcpy(buffer, bytes_.data(), whole);
   bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(whole));
-  *bytes_out = whole;
   return HICACHE_OK;
 }
 
