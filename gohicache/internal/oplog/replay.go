@@ -26,7 +26,6 @@ type Replayer struct {
 	own    []bool // By pool: whether it hands out its own ids.
 	serial uint64 // Of the engine, in place in its ids.
 	held   map[uint64]Kind
-	host   []ids.HostPage
 }
 
 // idBits are those of an id that a log has; above them is the engine's serial.

@@ -36,16 +36,15 @@ type user struct {
 	fault   bool
 	pages   [3][]ids.VirtualPage
 	host    [3][]ids.HostPage
-	seqs    []ffi.Sequence
 	batch   *ffi.Batch
 	leases  []ffi.Lease
 	steps   []ffi.Step
 	held    []ffi.Reservation
-	loading map[ffi.Ticket]bool
+	tickets []ffi.Ticket
 }
 
 func newUser(t *testing.T, e *ffi.Engine, seed uint64, fault bool) *user {
-	u := &user{t: t, e: e, random: rand.New(rand.NewPCG(seed, 9)), fault: fault, loading: map[ffi.Ticket]bool{}}
+	u := &user{t: t, e: e, random: rand.New(rand.NewPCG(seed, 9)), fault: fault}
 	u.batch = &ffi.Batch{OwnerPool: poolFull, Stream: seed % 2, Tables: []ffi.BatchTable{
 		{Pool: poolFull, Form: ffi.TableFormRagged, IDs: make([]ids.KernelID, 64), Indptr: make([]int32, 5)},
 		{Pool: poolSWA, Form: ffi.TableFormPadded, WindowTokens: 8, RowPages: 16, IDs: make([]ids.KernelID, 64)},
@@ -88,7 +87,7 @@ func one[T any](u *user, from *[]T) T {
 }
 
 func (u *user) call() {
-	switch u.random.IntN(24) {
+	switch u.random.IntN(25) {
 	case 0, 1, 2:
 		n := 1 + u.random.IntN(6)
 		full, state := make([]ids.VirtualPage, n), make([]ids.VirtualPage, u.random.IntN(2))
@@ -148,8 +147,9 @@ func (u *user) call() {
 			for i := range n {
 				copies = append(copies, ffi.Copy{Pool: poolFull, DevicePage: u.pages[poolFull][i], HostPage: u.host[poolFull][len(u.host[poolFull])-1-i]})
 			}
-			_, err := u.e.BackUp(&ffi.Transfer{Priority: ffi.ClassNormal, Copies: copies})
-			u.known(err)
+			if ticket, err := u.e.BackUp(&ffi.Transfer{Priority: ffi.ClassNormal, Copies: copies}); u.known(err) {
+				u.tickets = append(u.tickets, ticket)
+			}
 		}
 	case 19:
 		u.load()
@@ -161,6 +161,10 @@ func (u *user) call() {
 	case 22:
 		u.known(u.e.Resize(uint64(40+u.random.IntN(24)) << 10))
 		u.known(u.e.SetCompaction([]ffi.Compaction{ffi.CompactionLazy, ffi.CompactionLazy, ffi.CompactionEager, ffi.CompactionOff}[u.random.IntN(4)]))
+	case 24: // Shows in the log as the status of a completion.
+		if len(u.tickets) > 0 {
+			u.known(u.e.TransferCancel(one(u, &u.tickets)))
+		}
 	case 23:
 		u.known(u.e.Free([]ffi.Pages{{Pool: poolFull, Pages: []ids.VirtualPage{ids.VirtualPage(u.random.IntN(400))}}})) // Somebody's, or nobody's.
 		if u.fault {
@@ -214,8 +218,9 @@ func (u *user) load() {
 	for i, page := range pages {
 		t.Copies = append(t.Copies, ffi.Copy{Pool: poolFull, DevicePage: page, HostPage: u.host[poolFull][i]})
 	}
-	if _, err := u.e.Load(t); u.known(err) {
+	if ticket, err := u.e.Load(t); u.known(err) {
 		u.pages[poolFull] = append(u.pages[poolFull], pages...)
+		u.tickets = append(u.tickets, ticket)
 	} else {
 		u.known(u.e.Cancel(r))
 	}
