@@ -2,7 +2,7 @@
 
 import ctypes
 from collections import namedtuple
-from ctypes import byref, c_int32, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
 
 from . import _abi as abi
 from ._errors import Closed, InvalidArgument, check
@@ -252,6 +252,12 @@ class Engine:
         stats = abi.hicache_stats_t()
         self._call("stats", "stats", byref(stats))
         return {name: getattr(stats, name) for name, _ in stats._fields_ if name != "struct_size"}
+
+    def map(self, tier, pool):
+        """A snapshot of a pool's physical pages, one byte each: abi.HICACHE_PAGE_*, with HICACHE_PAGE_PINNED as a flag."""
+        out = (c_uint8 * self.pool_info(tier, pool).page_count)()
+        self._call("map", "map", tier, pool, 0, len(out), out)
+        return bytes(out)
 
     def verify(self):
         """Recomputes every invariant; raises Internal with the first violation."""

@@ -122,6 +122,18 @@ class Smoke(unittest.TestCase):
                 e.fits([(FULL, 100000)])
             e.fits([(FULL, 1), (SWA, 1)])
 
+    def test_map(self):
+        with engine() as e:
+            (pages,) = e.alloc([Take(FULL, 3)])
+            with e.lease([(FULL, pages[:1])]):
+                states = e.map(hicache.DEVICE_TIER, FULL)
+            self.assertEqual(len(states), e.pool_info(hicache.DEVICE_TIER, FULL).page_count)
+            live = abi.HICACHE_PAGE_LIVE
+            self.assertEqual((states.count(live | abi.HICACHE_PAGE_PINNED), states.count(live)), (1, 2))
+            with self.assertRaises(hicache.InvalidArgument):
+                e.map(7, FULL)
+            e.free([(FULL, pages)])
+
     @unittest.skipIf(numpy is None, "SKIPPED: numpy is not installed, its views are not tested")
     def test_numpy(self):
         with engine() as e:

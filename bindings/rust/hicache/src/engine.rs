@@ -211,6 +211,13 @@ impl Engine {
         Ok(info)
     }
 
+    /// A snapshot of a pool's physical pages, one byte each: HICACHE_PAGE_*, with HICACHE_PAGE_PINNED as a flag.
+    pub fn map(&self, tier: u32, pool: u32) -> Result<Vec<u8>> {
+        let mut states = vec![0; self.pool_info(tier, pool)?.page_count as usize];
+        call!(self, "map", hicache_map, tier, pool, 0, states.len() as u32, states.as_mut_ptr())?;
+        Ok(states)
+    }
+
     /// Recomputes every invariant: for tests and diagnosis.
     pub fn verify(&self) -> Result<()> {
         call!(self, "verify", hicache_verify, ptr::null_mut(), 0).map(drop)

@@ -166,3 +166,16 @@ fn errors() {
     engine.fits(&[(FULL, 1), (SWA, 1)]).unwrap();
     assert!(matches!(engine.layer_wait(Ticket(12345), 0, 0), Err(Error::StaleId(_))));
 }
+
+#[test]
+fn map_shows_live_and_pinned_pages() {
+    let engine = open();
+    let mut pages = [VirtualPage(0); 3];
+    engine.alloc(&mut [Take::New { pool: FULL, pages: &mut pages }]).unwrap();
+    let lease = engine.lease(&[Pages { pool: FULL, pages: &pages[..1] }]).unwrap();
+    let states = engine.map(sys::HICACHE_TIER_DEVICE, FULL).unwrap();
+    let count = |state: u8| states.iter().filter(|&&is| is == state).count();
+    assert_eq!((count(sys::HICACHE_PAGE_LIVE | sys::HICACHE_PAGE_PINNED), count(sys::HICACHE_PAGE_LIVE)), (1, 2));
+    drop(lease);
+    engine.free(&[Pages { pool: FULL, pages: &pages }]).unwrap();
+}
