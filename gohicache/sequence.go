@@ -157,7 +157,8 @@ func (s *Step) Tables(pool int) (indptr []int32, kernelIDs []ids.KernelID, err e
 // StateSource is the kernel id, in a State pool, of the recurrent state that sequence i of the batch goes on from, for the server to copy into the
 // sequence's own state page (its entry in Tables) before any kernel of this step writes states. false if there is nothing to copy: the own page
 // has it already, or the state starts anew. A sequence has a source in its first step after Begin or Resume with a prefix, after a Fork, and after a
-// Publish that made its state a checkpoint.
+// Publish that made its state a checkpoint. After an error of Layers nothing of the step counts as computed, also for sequences without an error of
+// their own: they have their source again in the next step.
 func (s *Step) StateSource(i, pool int) (ids.KernelID, bool) { return s.s.StateSource(i, pool) }
 
 // Layers is as Lease.Layers, for the loads of all sequences in the batch.

@@ -221,3 +221,61 @@ func TestForkedStateIsCopiedOnWrite(t *testing.T) {
 		t.Fatalf("%d state pages for nobody", n)
 	}
 }
+
+// TestStateSourceAfterAFailedStep: a step whose layers do not arrive, because the load of one sequence fails, computes nothing for the others either:
+// they have the state that they go on from in the step after it.
+func TestStateSourceAfterAFailedStep(t *testing.T) {
+	s := stateServer{open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: statePools(), Faults: &hicache.FaultOptions{Seed: 1}})}
+	token := func() uint32 { return 7 }
+	begin := func(tokens []uint32) *answer {
+		t.Helper()
+		seq, err := s.c.Begin(ctx, tokens, hicache.SequenceOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &answer{seq, tokens, -1}
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	hosted := begin(prompt(2, 8))
+	must(s.step([]*answer{hosted}, token))
+	must(hosted.seq.Finish())
+	s.flush()
+	s.evict(hicache.TierDevice)
+
+	parent := begin(prompt(1, 6))
+	must(s.step([]*answer{parent}, token))
+	seq, err := parent.seq.Fork()
+	must(err)
+	child := &answer{seq, parent.tokens, parent.seen}
+
+	must(s.c.HoldTransfers(true, 1))
+	broken := begin(prompt(2, 9))
+	if broken.seq.Prefix() != 8 {
+		t.Fatalf("a prefix of %d tokens, want 8 from the host", broken.seq.Prefix())
+	}
+	step, err := s.c.Step(ctx, 0, []hicache.Growth{{Sequence: child.seq, NewTokens: 1}, {Sequence: broken.seq}}, false)
+	must(err)
+	if _, ok := step.StateSource(0, 1); !ok {
+		t.Error("the fork has no state to go on from in its first step")
+	}
+	must(s.c.HoldTransfers(false, 0))
+	var failed error
+	for _, failed = range step.Layers() {
+		if failed != nil {
+			break
+		}
+	}
+	if !errors.Is(failed, hicache.ErrTransfer) {
+		t.Fatalf("the layers of a failed load gave %v", failed)
+	}
+	step.Close()
+	broken.seq.Abort()
+	must(s.step([]*answer{child}, token)) // Checks the state that it goes on from.
+	child.seq.Abort()
+	parent.seq.Abort()
+}

@@ -203,6 +203,7 @@ func (b *Batch) StateSource(i, pool int) (ids.KernelID, bool) {
 func (b *Batch) WaitLayer(layer uint32) error {
 	for _, s := range b.batch {
 		if err := s.WaitLayer(layer); err != nil {
+			b.c.stepFailed(b.batch, b.source)
 			return err
 		}
 	}

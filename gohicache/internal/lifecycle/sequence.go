@@ -350,6 +350,7 @@ func (st *Step) StateSource(i, pool int) (ids.KernelID, bool) {
 func (st *Step) WaitLayer(layer uint32) error {
 	for _, s := range st.batch {
 		if err := s.WaitLayer(layer); err != nil {
+			st.c.stepFailed(st.batch, st.source)
 			return err
 		}
 	}

@@ -163,6 +163,21 @@ func (c *Core) stepOpened(batch []Growth, sources [][]ids.VirtualPage) [][]ids.V
 	return sources
 }
 
+// stepFailed takes back that the sources of a step were copied in it: a load that some sequence of the batch waited for has failed, so the server
+// computed nothing, and those whose own loads are well have their source to copy in a later step.
+func (c *Core) stepFailed(batch []*Sequence, sources [][]ids.VirtualPage) {
+	if len(sources) == 0 {
+		return
+	}
+	c.plan.Lock()
+	defer c.plan.Unlock()
+	for i, s := range batch {
+		if sources[i] != nil && slices.Equal(s.source, sources[i]) {
+			s.copied = false
+		}
+	}
+}
+
 // sourceOf is the kernel id of a source within an open step; false if the sequence has none to copy.
 func (c *Core) sourceOf(step ffi.Step, sources [][]ids.VirtualPage, i, pool int) (ids.KernelID, bool) {
 	if i < 0 || i >= len(sources) || pool < 0 || pool >= len(sources[i]) || sources[i][pool] == ids.NoVirtualPage {
