@@ -18,6 +18,9 @@ Completion = namedtuple("Completion", "ticket status native_code direction page_
 Completion.__doc__ = """The end of a transfer: status 0, or why it failed."""
 
 
+_FOREVER_S = 1e9  # fits the library's 64 bits of nanoseconds
+
+
 class Pool:
     """A pool: pages of one size with one role (FULL, SWA, STATE). Further fields of hicache_pool_options_t go in by name."""
 
@@ -36,11 +39,18 @@ class Pool:
         )
 
 
+def _words(what, values):
+    """values as the library's 32 bits: ctypes would cut others down to numbers that mean something else."""
+    if len(values) and not (min(values) >= 0 and max(values) < 1 << 32):
+        raise ValueError(f"{what} must be 0 to 2**32 - 1, has {min(values)} to {max(values)}")
+    return (c_uint32 * len(values))(*values)
+
+
 def _pages(lines):
     """An array of hicache_pages_t of (pool, pages) lines, which keeps the ids alive."""
     out = (abi.hicache_pages_t * len(lines))()
     for raw, (pool, pages) in zip(out, lines):
-        raw.pool, raw.page_count, raw.vpages = pool, len(pages), (c_uint32 * len(pages))(*pages)
+        raw.pool, raw.page_count, raw.vpages = _words("pool", (pool,))[0], len(pages), _words("page", pages)
     return out
 
 
@@ -99,8 +109,9 @@ class Engine:
             line.pool = take.pool
             swa = take.pool < len(self._pools) and self._pools[take.pool][0] == abi.HICACHE_ROLE_SWA
             if take.pages is not None:
-                array = (c_uint32 * len(take.pages))(*take.pages)
+                array = _words("page", take.pages)
             else:
+                _words("pool and count", (take.pool, take.count))
                 array = None if swa else (c_uint32 * take.count)()
             line.page_count = take.count if array is None else len(array)
             if array is not None:
@@ -160,8 +171,10 @@ class Engine:
         return self._completions("completion poll", "completion_poll", capacity)
 
     def wait(self, timeout_s, capacity=64):
-        """As poll, but blocks until there is one or the timeout has passed."""
-        return self._completions("completion wait", "completion_wait", capacity, int(timeout_s * 1e9))
+        """As poll, but blocks until there is one or the timeout has passed; ValueError for a timeout below 0."""
+        if not timeout_s >= 0:  # nor NaN: the library's nanoseconds have no sign
+            raise ValueError(f"timeout_s is {timeout_s}, must not be negative")
+        return self._completions("completion wait", "completion_wait", capacity, int(min(timeout_s, _FOREVER_S) * 1e9))
 
     # Leases, steps, places.
 
@@ -180,7 +193,7 @@ class Engine:
     def inspect(self, pool, pages):
         """Physical pages now, None where unmapped."""
         out = (c_uint32 * len(pages))()
-        self._call("inspect", "inspect", pool, (c_uint32 * len(pages))(*pages), len(pages), out)
+        self._call("inspect", "inspect", pool, _words("page", pages), len(pages), out)
         return [None if page == abi.HICACHE_NO_PAGE else page for page in out]
 
     def device_page(self, pool, physical_page):
@@ -222,13 +235,14 @@ class Engine:
 
     def host_alloc(self, pool, count):
         """Takes host pages, all or none."""
+        _words("pool and count", (pool, count))
         pages = (c_uint32 * count)()
         take = abi.hicache_host_take_t(pool=pool, page_count=count, hpages=pages)
         self._call("host alloc", "host_alloc", byref(take), 1)
         return list(pages)
 
     def _host_pages(self, pool, pages):
-        return abi.hicache_host_pages_t(pool=pool, page_count=len(pages), hpages=(c_uint32 * len(pages))(*pages))
+        return abi.hicache_host_pages_t(pool=pool, page_count=len(pages), hpages=_words("page", pages))
 
     def host_free(self, pool, pages):
         self._call("host free", "host_free", byref(self._host_pages(pool, pages)), 1)
@@ -302,7 +316,7 @@ class _Holder:
         each = engine._pools[pool][1] if token else 1
         out = (c_int32 * (len(pages) * each))()
         granularity = abi.HICACHE_GRANULARITY_TOKEN if token else abi.HICACHE_GRANULARITY_PAGE
-        engine._call("kernel ids", "kernel_ids", self._id, pool, granularity, (c_uint32 * len(pages))(*pages), len(pages), out, None)
+        engine._call("kernel ids", "kernel_ids", self._id, pool, granularity, _words("page", pages), len(pages), out, None)
         return list(out)
 
     def _end(self):

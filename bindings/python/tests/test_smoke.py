@@ -148,6 +148,30 @@ class Smoke(unittest.TestCase):
                 view.arrays()[0][:] = 5
                 self.assertEqual(bytes(view.pages[0]), b"\5" * len(view.pages[0]))
 
+    def test_numbers_beyond_32_bits(self):
+        with engine() as e:
+            for bad in (-1, 1 << 32):
+                for call in (
+                    lambda: e.alloc([Take(bad, 1)]),
+                    lambda: e.alloc([Take(FULL, bad)]),
+                    lambda: e.alloc([Take(SWA, 1, [bad])]),
+                    lambda: e.free([(FULL, [bad])]),
+                    lambda: e.free([(bad, [1])]),
+                    lambda: e.inspect(FULL, [bad]),
+                    lambda: e.host_alloc(FULL, bad),
+                    lambda: e.host_free(FULL, [bad]),
+                ):
+                    with self.assertRaises(ValueError):
+                        call()
+            e.verify()
+
+    def test_wait_is_bounded(self):
+        with engine() as e:
+            self.assertEqual(e.wait(0), [])
+            for timeout in (-1, -1e-9, float("nan")):
+                with self.assertRaises(ValueError):
+                    e.wait(timeout)
+
 
 if __name__ == "__main__":
     unittest.main()
