@@ -35,8 +35,16 @@ class Pool:
             layer_ids=self._layers,
             k_row_bytes=k_row_bytes,
             v_row_bytes=v_row_bytes,
-            **fields,
+            **_known(abi.hicache_pool_options_t, fields),
         )
+
+
+def _known(structure, fields):
+    """fields, if the structure has all of them: ctypes would keep a misspelt one to itself."""
+    unknown = set(fields) - {name for name, *_ in structure._fields_}
+    if unknown:
+        raise TypeError(f"{structure.__name__} has no field {', '.join(sorted(unknown))}")
+    return fields
 
 
 def _words(what, values):
@@ -71,7 +79,7 @@ class Engine:
             pools=raw_pools,
             pool_count=len(pools),
             pool_stride_bytes=ctypes.sizeof(abi.hicache_pool_options_t),
-            **fields,
+            **_known(abi.hicache_options_t, fields),
         )
         handle, error = c_void_p(), abi.hicache_error_t()
         self._handle = None
@@ -142,6 +150,7 @@ class Engine:
     def _transfer(self, op, function, copies, binds, fields):
         raw_copies = (abi.hicache_copy_t * len(copies))(*copies)
         raw_binds = (abi.hicache_bind_t * len(binds))(*binds)
+        fields = _known(abi.hicache_transfer_t, fields)
         raw = abi.hicache_transfer_t(copies=raw_copies, copy_count=len(copies), binds=raw_binds, bind_count=len(binds), **fields)
         ticket = c_uint64()
         self._call(op, function, byref(raw), byref(ticket))

@@ -165,6 +165,14 @@ class Smoke(unittest.TestCase):
                         call()
             e.verify()
 
+    def test_misspelt_fields(self):
+        with self.assertRaises(TypeError):
+            hicache.Pool(abi.HICACHE_ROLE_FULL, [0], 16, zeroing_mode=1)
+        with self.assertRaises(TypeError):
+            engine(compactoin=0)
+        with engine() as e, self.assertRaises(TypeError):
+            e.back_up([], prioritty=1)
+
     def test_wait_is_bounded(self):
         with engine() as e:
             self.assertEqual(e.wait(0), [])
