@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/hicache/hicache/ffi"
@@ -62,10 +63,15 @@ func (s *storer) prefetch(ctx context.Context, m *Match, a *answer) *answer {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	f.start = a
-	f.ask = func() *answer { return c.ask(m.tokens, &m.request) }
-	waited := f.alone(ctx)
+	// The fetch may outlive the load, if the store heeds no context: it has tokens and a share of the answer of its own.
+	tokens, request := slices.Clone(m.tokens), m.request
+	f.start, f.tokens = a, tokens[:len(f.tokens)]
+	f.ask = func() *answer { return c.ask(tokens, &request) }
+	waited, left := f.apart(ctx)
 	switch {
+	case left: // everything of f is the goroutine's now
+		a.starved = false
+		return a
 	case f.answer != nil:
 		f.answer.storage = max(0, min(f.end, f.answer.m.Usable)-from)
 		return m.replace(a, f.answer)
@@ -119,6 +125,76 @@ func (s *storer) readBehind() bool {
 	s.behindNow++
 	s.readers.Add(1)
 	return true
+}
+
+const (
+	// storeGrace is how long a load still waits once its own time is over: a store that heeds its context has returned by then, and what it brought
+	// counts.
+	storeGrace = 100 * time.Millisecond
+	// leftMax bounds the fetches that loads have left because the store does not return. From there on storage is not asked.
+	leftMax = 64
+)
+
+// Who has the end of a fetch: nobody yet, the load that waits for it, or its goroutine alone because the load has left.
+const (
+	endOpen = iota
+	endTaken
+	endLeft
+)
+
+// apart runs the fetch in a goroutine of its own and waits for it, but no longer than ctx and the grace: a stuck store must not hold a load. left says
+// that the load goes on without it; the goroutine keeps its host pages until the store returns, and then gives them back or to later requests.
+func (f *fetch) apart(ctx context.Context) (waited, left bool) {
+	s := f.s
+	s.mu.Lock()
+	if s.leaving || s.leftNow >= leftMax {
+		s.mu.Unlock()
+		s.c.count.prefetchesCut.Add(1)
+		return false, true
+	}
+	s.readers.Add(1)
+	s.mu.Unlock()
+	f.start.refs.Add(1)
+	var end atomic.Int32
+	done := make(chan bool, 1)
+	go func() {
+		defer s.readers.Done()
+		defer f.start.release()
+		waited := f.alone(ctx)
+		if end.CompareAndSwap(endOpen, endTaken) {
+			done <- waited
+			return
+		}
+		if f.answer != nil {
+			f.answer.release()
+		}
+		s.leftBy(-1)
+	}()
+	select {
+	case waited = <-done:
+		return waited, false
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(storeGrace)
+	defer grace.Stop()
+	select {
+	case waited = <-done:
+		return waited, false
+	case <-grace.C:
+	}
+	s.leftBy(1)
+	if !end.CompareAndSwap(endOpen, endLeft) { // it came after all
+		s.leftBy(-1)
+		return <-done, false
+	}
+	s.c.count.prefetchesCut.Add(1)
+	return false, true
+}
+
+func (s *storer) leftBy(n int) {
+	s.mu.Lock()
+	s.leftNow += n
+	s.mu.Unlock()
 }
 
 // alone runs the fetch unless one for the same first page is under way: then it waits for that and reports so.

@@ -38,6 +38,7 @@ type storer struct {
 	fetching  map[storage.Key]chan struct{}
 	reading   uint64 // bytes of the host arena that fetches fill
 	behindNow int    // fetches that nobody waits for
+	leftNow   int    // fetches whose loads have gone on without them
 	readers   sync.WaitGroup
 	leave     sync.Once
 	left      chan struct{} // closed once run and readers have ended; made by ended
