@@ -28,7 +28,7 @@ func (a *Admission) Release() {
 
 // Admit prices a request before its load: the rows that the load brings, the prompt, the tokens that it may generate, the peak of each
 // window, its state, and everything that was admitted before and not released. What has to go so that all of it fits goes now. It takes and
-// pins nothing; ErrNoCapacity promises nothing.
+// pins nothing; ErrNoCapacity promises nothing, and ErrInfeasible says that not even an empty device would hold the request.
 func (c *Cache) Admit(m *Match, o AdmitOptions) (*Admission, error) {
 	if m == nil {
 		return nil, &Error{Op: "admit", Err: ErrStale, Message: "the match is nil"}

@@ -134,7 +134,16 @@ func TestAdmitOfTooMuch(t *testing.T) {
 		wantIs(t, "admit", err, hicache.ErrInvalid)
 	}
 	_, err := s.c.Admit(m, hicache.AdmitOptions{Extend: 1 << 30, MaxNew: 1 << 30})
+	wantIs(t, "admit", err, hicache.ErrInfeasible)
+	_, err = s.c.Admit(m, hicache.AdmitOptions{Extend: 200}) // One that the same request's Load refuses for ever, too.
+	wantIs(t, "admit", err, hicache.ErrInfeasible)
+	one, err := s.c.Admit(m, hicache.AdmitOptions{Extend: 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.c.Admit(m, hicache.AdmitOptions{Extend: 60}) // Fits alone, and will when the first has gone.
 	wantIs(t, "admit", err, hicache.ErrNoCapacity)
+	one.Release()
 }
 
 // TestPoolsAndTiersThatThereAreNot: numbers wider than the engine's are not cut down to ones that there are.

@@ -65,6 +65,15 @@ func (c *Core) Admit(m *Match, request AdmitRequest) (*Admission, error) {
 	c.plan.Lock()
 	defer c.plan.Unlock()
 	out := &Admission{c: c, pages: c.price(&a.m, m, request)}
+	resident := uint64(a.m.Usable - len(a.m.LoadFull)) // pages of the prefix that are there and stay
+	if err := c.fitsEmpty(func(p int) uint64 {
+		if p == c.full {
+			return resident + uint64(out.pages[p])
+		}
+		return uint64(out.pages[p])
+	}); err != nil {
+		return nil, err
+	}
 	var demands []ffi.Demand
 	for p, n := range out.pages {
 		if total := uint64(n) + c.admitted[p]; total > 0 {

@@ -285,17 +285,22 @@ func (c *Core) demandOf(r *radix.Match, m *Match, request *LoadRequest) (*demand
 
 // feasible refuses what an empty device could not hold.
 func (c *Core) feasible(d *demand) error {
-	var bytes uint64
-	for p := range c.cfg.Pools {
-		info, n := &c.device[p], uint64(0)
+	return c.fitsEmpty(func(p int) uint64 {
 		switch c.cfg.Pools[p].Role {
 		case radix.Full:
-			n = uint64(d.usable + d.newPages)
+			return uint64(d.usable + d.newPages)
 		case radix.SWA:
-			n = uint64(d.usable + d.newPages - d.windowFrom[p] + min(d.usable, c.window[p]))
-		case radix.State:
-			n = 1
+			return uint64(d.usable + d.newPages - d.windowFrom[p] + min(d.usable, c.window[p]))
 		}
+		return 1
+	})
+}
+
+// fitsEmpty is ErrInfeasible if so many pages of each pool would not even fit an empty device.
+func (c *Core) fitsEmpty(pages func(pool int) uint64) error {
+	var bytes uint64
+	for p := range c.cfg.Pools {
+		info, n := &c.device[p], pages(p)
 		if room := uint64(info.PageCount - info.FirstPage); n > room {
 			e := fail(KindInfeasible, "%d pages, and the pool can hold %d", n, room)
 			e.Pool, e.Need, e.Have = p, n*info.PageBytes, room*info.PageBytes
