@@ -307,9 +307,9 @@ func (p *pin) release() {
 	c, id := p.c, p.id
 	p.c = nil
 	pins.Put(p)
-	c.count.pins.Add(-1)
 	c.tree.Release(id)
 	c.drainOrphans()
+	c.count.pins.Add(-1) // Last: whoever sees no pin sees no page that only one held.
 	c.room.ring()
 }
 

@@ -215,12 +215,12 @@ func (s *storer) done(job *storeJob, n int) {
 	s.c.teller.storage(events.Stored, s.c.full, job.hashes[:n]...)
 	s.c.count.storedPages.Add(uint64(n))
 	s.c.count.storeSkipped.Add(uint64(len(job.Full) - n))
+	s.c.drainOrphans() // Before the store looks idle: a page that only the job held is nobody's until then.
 	s.mu.Lock()
 	s.queued -= len(job.Full)
 	s.bytes -= job.bytes
 	s.missed = s.missed || n < len(job.Full) // tried again when the path is next used
 	s.mu.Unlock()
-	s.c.drainOrphans()
 	s.c.room.ring()
 	s.change.ring()
 }
