@@ -159,8 +159,8 @@ func (f *fetch) apart(ctx context.Context) (waited, left bool) {
 	done := make(chan bool, 1)
 	go func() {
 		defer s.readers.Done()
-		defer f.start.release()
 		waited := f.alone(ctx)
+		f.start.release() // before the load goes on: it leaves no pin behind
 		if end.CompareAndSwap(endOpen, endTaken) {
 			done <- waited
 			return
