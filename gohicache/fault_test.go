@@ -364,6 +364,74 @@ func TestLeaseExpiry(t *testing.T) {
 	lease.Release()
 }
 
+// TestLeaseThatEndsDuringInsert: an Insert waits for the loads of its prefix; a lease that expires or is released meanwhile ends behind it, so that no
+// page is published that was given back.
+func TestLeaseThatEndsDuringInsert(t *testing.T) {
+	for _, expires := range []bool{true, false} {
+		s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Faults: &hicache.FaultOptions{Seed: 1}})
+		tokens := prompt(1, 61)
+		s.run(tokens[:41])
+		s.flush()
+		s.evict(hicache.TierDevice)
+		if err := s.c.HoldTransfers(true, 0); err != nil {
+			t.Fatal(err)
+		}
+		o := hicache.LoadOptions{}
+		if expires {
+			o.TTL = 300 * time.Millisecond
+		}
+		m := s.c.Match(tokens)
+		lease, err := s.c.Load(ctx, m, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+		s.write("", tokens, lease.PoolKernelIDs, 10, 15)
+		inserted := make(chan error, 1)
+		go func() { inserted <- s.c.Insert(lease, tokens) }()
+		time.Sleep(100 * time.Millisecond) // Until Insert waits.
+		if !expires {
+			lease.Release()
+		}
+		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+			end, err := lease.Use()
+			end()
+			if errors.Is(err, hicache.ErrStale) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("the lease lives on")
+			}
+		}
+		select {
+		case err := <-inserted:
+			t.Fatalf("insert did not wait for the prefix: %v", err)
+		default:
+		}
+		if err := s.c.HoldTransfers(false, 0); err != nil {
+			t.Fatal(err)
+		}
+		for done := false; !done; {
+			if _, err := s.c.Drive(100, false); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err = <-inserted:
+				done = true
+			case <-time.After(time.Millisecond):
+			}
+		}
+		if err != nil {
+			t.Fatalf("insert: %v", err)
+		}
+		s.flush()
+		if err := s.c.Verify(); err != nil {
+			t.Fatal(err)
+		}
+		wantHit(t, s.run(tokens), 60, 0, 0)
+	}
+}
+
 // TestManyPrefetches is field case C42: many requests whose whole prompts storage has, on a host and a device that hold a few, all at once: nobody
 // holds what another waits for.
 func TestManyPrefetches(t *testing.T) {

@@ -27,14 +27,22 @@ type Lease struct {
 
 // Use keeps the lease past its time to live until the returned function is called; false if the lease is over.
 func (l *Lease) Use() (end func(), ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.released.Load() {
+	if !l.beginUse() {
 		return func() {}, false
 	}
-	l.readers++
 	var once sync.Once
 	return func() { once.Do(l.endUse) }, true
+}
+
+// beginUse is Use for the lease's own calls; endUse follows if it is true.
+func (l *Lease) beginUse() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.released.Load() || l.expired && l.readers == 0 { // whoever found no reader is about to release
+		return false
+	}
+	l.readers++
+	return true
 }
 
 func (l *Lease) endUse() {
@@ -113,9 +121,10 @@ func (l *Lease) KernelIDs(pool int) ([]ids.KernelID, error) {
 	if pool < 0 || pool >= len(l.c.cfg.Pools) {
 		return nil, fail(KindInvalid, "pool %d of %d", pool, len(l.c.cfg.Pools))
 	}
-	if l.released.Load() {
+	if !l.beginUse() {
 		return nil, fail(KindStale, "the lease was released")
 	}
+	defer l.endUse()
 	if l.kernel == nil {
 		l.kernel = make([][]ids.KernelID, len(l.c.cfg.Pools))
 	}
@@ -136,9 +145,10 @@ func (l *Lease) KernelIDs(pool int) ([]ids.KernelID, error) {
 
 // StateSource is the kernel id of the checkpoint that the prefix ends with, in a STATE pool; false if the state starts anew.
 func (l *Lease) StateSource(pool int) (ids.KernelID, bool) {
-	if l.released.Load() || pool < 0 || pool >= len(l.source) || l.source[pool] == ids.NoVirtualPage {
+	if pool < 0 || pool >= len(l.source) || l.source[pool] == ids.NoVirtualPage || !l.beginUse() {
 		return 0, false
 	}
+	defer l.endUse()
 	out := make([]ids.KernelID, 1)
 	if _, err := l.c.eng.KernelIDs(l.holder(), uint32(pool), ffi.GranularityPage, l.source[pool:pool+1], out); err != nil {
 		return 0, false
@@ -177,9 +187,10 @@ func (c *Core) Insert(l *Lease, tokens []uint32) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	if l.c == nil || l.released.Load() {
+	if l.c == nil || !l.beginUse() {
 		return fail(KindStale, "the lease was released")
 	}
+	defer l.endUse()
 	if err := c.owns(l.c, "lease"); err != nil {
 		return err
 	}
