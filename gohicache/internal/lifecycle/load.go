@@ -123,11 +123,11 @@ func (c *Core) withRoomBeside(ctx context.Context, wait bool, own int, try func(
 		if errors.As(err, &later) {
 			good := len(later.ops) == 0
 			for _, op := range later.ops {
-				if err := c.await(ctx, op); ctx.Err() != nil {
-					return err
-				} else if err == nil {
-					good = true
+				err := c.await(ctx, op)
+				if ctx.Err() != nil { // also where the copy has just ended well: nothing is taken
+					return ctx.Err()
 				}
+				good = good || err == nil
 			}
 			if vain++; good {
 				vain = 0

@@ -285,7 +285,8 @@ func (c *Core) appendHost(f *radix.Freed, op *operation) {
 // awaitAll waits until every transfer that is in flight now has ended, well or not.
 func (c *Core) awaitAll(ctx context.Context) error {
 	for _, op := range c.ops.list() {
-		if err := c.await(ctx, op); ctx.Err() != nil {
+		_ = c.await(ctx, op)
+		if err := ctx.Err(); err != nil { // also where this one has just ended: the others have not
 			return err
 		}
 	}
