@@ -21,8 +21,9 @@ type Lease struct {
 
 	mu      sync.Mutex
 	timer   *time.Timer
-	readers int  // uses that expiry waits for
+	readers int  // uses that the end waits for
 	expired bool // while readers were there
+	over    bool // released while readers were there
 }
 
 // Use keeps the lease past its time to live until the returned function is called; false if the lease is over.
@@ -48,9 +49,12 @@ func (l *Lease) beginUse() bool {
 func (l *Lease) endUse() {
 	l.mu.Lock()
 	l.readers--
-	over := l.expired && l.readers == 0
+	last := l.readers == 0
+	over, expired := last && l.over, last && l.expired
 	l.mu.Unlock()
 	if over {
+		l.end()
+	} else if expired {
 		l.Release()
 	}
 }
@@ -167,7 +171,7 @@ func (l *Lease) HostPages(pool int) []ids.HostPage {
 	return l.hosts[pool]
 }
 
-// Release ends the lease; again is a no-op.
+// Release ends the lease; again is a no-op. Uses under way in other goroutines go on with its pages: the last one gives them up.
 func (l *Lease) Release() {
 	if l.released.Swap(true) {
 		return
@@ -176,7 +180,15 @@ func (l *Lease) Release() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
+	l.over = l.readers > 0
+	now := !l.over
 	l.mu.Unlock()
+	if now {
+		l.end()
+	}
+}
+
+func (l *Lease) end() {
 	l.c.holds.remove(l)
 	l.unpin()
 	l.giveUp()
