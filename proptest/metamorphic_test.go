@@ -438,6 +438,10 @@ func (a *answers) backUp(pool, from, n int) {
 		a.saved[pool] = append(a.saved[pool], savedPage{host[i], a.content[pageName{pool, uint32(page)}]})
 	}
 	_, err := a.engine.BackUp(transfer)
+	if errors.Is(err, ffi.ErrBusy) { // A load that may not have run yet brings one of the pages.
+		a.letGo()
+		_, err = a.engine.BackUp(transfer)
+	}
 	a.must(err)
 	a.say("back up %v of pool %d", a.named(pool, pages), pool)
 }
