@@ -94,6 +94,51 @@ func (s stateServer) step(batch []*answer, next func() uint32) error {
 	return nil
 }
 
+// TestStepThatWritesNothing: a step without new tokens over a sequence whose state the tree has keeps what the sequence goes on from, for itself and for
+// its forks.
+func TestStepThatWritesNothing(t *testing.T) {
+	s := stateServer{open(t, hicache.Options{DeviceBytes: 8 * kib, HostBytes: 8 * kib, Pools: statePools()})}
+	p := prompt(1, 2*pageTokens)
+	seq, err := s.c.Begin(ctx, p, hicache.SequenceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seq.Abort()
+	parent := &answer{seq, p, -1}
+	if err := s.step([]*answer{parent}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := seq.Publish(0); err != nil { // its state is a checkpoint now
+		t.Fatal(err)
+	}
+	idle := func() {
+		t.Helper()
+		batch := s.c.NewBatch(0)
+		defer batch.Close()
+		for range 2 {
+			if err := batch.Step(ctx, []hicache.Growth{{Sequence: seq}}, nil, false); err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := batch.StateSource(0, 1); ok {
+				t.Error("a source, and no state page to copy it to")
+			}
+		}
+	}
+	idle()
+	child, err := seq.Fork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer child.Abort()
+	both := []*answer{parent, {child, p, len(p)}}
+	idle()
+	for i := range uint32(2) {
+		if err := s.step(both, func() uint32 { return i }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestForkWithStates forks, steps, publishes, suspends and ends sequences with recurrent states at random, over a device too small for them: each
 // always goes on from its own state, whoever writes first, and checkpoints are those of their prefix.
 func TestForkWithStates(t *testing.T) {

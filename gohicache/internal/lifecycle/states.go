@@ -153,11 +153,13 @@ func (c *Core) stepOpened(batch []Growth, sources [][]ids.VirtualPage) [][]ids.V
 	for _, g := range batch {
 		s := g.Sequence
 		var source []ids.VirtualPage
-		if !s.copied && s.hasSource() {
-			source = slices.Clone(s.source)
-			s.copied = true
+		if !s.lacksState() { // else there is nowhere to copy to: it takes pages when it has something to write
+			if !s.copied && s.hasSource() {
+				source = slices.Clone(s.source)
+				s.copied = true
+			}
+			s.stepped = true
 		}
-		s.stepped = true
 		sources = append(sources, source)
 	}
 	return sources
