@@ -299,7 +299,7 @@ func (t *Tree) withdraw(l *load, f *Freed) {
 			t.addPending(n, pool, -1)
 			t.addDev(n, pool, -1)
 		}
-		if w.bind {
+		if w.bind && !n.detached { // else it goes with its full page, at the node's last pin
 			f.device(pool, w.page)
 		}
 	}

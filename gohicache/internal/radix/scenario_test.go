@@ -221,6 +221,34 @@ func TestFailedWindowLoad(t *testing.T) {
 	}
 }
 
+// Windows that a load brings to pages of a path that was cleared meanwhile go with those pages, so they are not given back before.
+func TestClearedUnderAWindowLoad(t *testing.T) {
+	for _, ok := range []bool{true, false} {
+		f := newFixture(t, withWindow(4, 8))
+		r := f.insert(InsertRequest{Tokens: seq(0, 16), Pin: true})
+		f.backUp(r.Pin)
+		f.tree.Release(r.Pin)
+		f.tombstone(seq(0, 16), []int{0, 1, 2, 3})
+		m := f.match(seq(0, 16), MatchOptions{FullHit: true})
+		id, _ := f.load(m)
+		f.tree.Release(m.Pin)
+		var fr Freed
+		f.tree.Clear(&fr)
+		f.free(&fr)
+		if whole, err := f.tree.FinishLoad(id, ok, &fr); whole || err != nil {
+			t.Fatal(whole, err)
+		}
+		var rest Freed
+		f.tree.DrainOrphans(&rest) // of another goroutine's
+		f.free(&rest)
+		f.free(&fr)
+		f.verify()
+		if len(f.live[0]) != 0 {
+			t.Errorf("%d pages are left", len(f.live[0]))
+		}
+	}
+}
+
 // C7: a tombstone's window may live on elsewhere; an overlapping insert must not free it.
 func TestTombstoneRecovery(t *testing.T) {
 	for _, c := range []struct {
