@@ -93,6 +93,17 @@ func (s *server) quiet() {
 	if st := s.c.Stats(); st.PinsNow != 0 || st.LeasesNow != 0 || st.TransfersInFlightNow != 0 || st.InternalErrors != 0 {
 		s.t.Errorf("left behind: %d pins, %d leases, %d transfers; %d internal errors", st.PinsNow, st.LeasesNow, st.TransfersInFlightNow, st.InternalErrors)
 	}
+	for _, tier := range []hicache.Tier{hicache.TierDevice, hicache.TierHost} {
+		for p := range s.c.Pools() {
+			st, err := s.c.PoolStats(tier, p)
+			if err != nil {
+				s.t.Errorf("pool %d on the %v: %v", p, tier, err)
+			}
+			if st.Evictable != st.Cached || st.Pinned != 0 || st.Reserved != 0 || st.Quarantined != 0 {
+				s.t.Errorf("pool %d on the %v: of %d pages %d may go; %d are pinned, %d reserved, %d in quarantine", p, tier, st.Cached, st.Evictable, st.Pinned, st.Reserved, st.Quarantined)
+			}
+		}
+	}
 }
 
 // prompt makes n tokens from a seed; prompts of one seed are prefixes of each other.
