@@ -213,6 +213,39 @@ func TestEventsOfOnePath(t *testing.T) {
 	}
 }
 
+// TestRunsThatDoNotJoin: consecutive changes become one event only where one continues the other: not two prompts, and not two namespaces.
+func TestRunsThatDoNotJoin(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 32 * kib, Pools: fullPools(), Events: true})
+	st := stream(t, s.c, hicache.EventOptions{})
+	next(t, st)
+	names, of := []string{"a", "b", "b"}, map[int64]string{}
+	label := func(name string) events.Label { return events.Label{Text: name, Set: true} }
+	for i, name := range names {
+		s.runIn(name, prompt(i, 9))
+	}
+	got := take(t, st, 3)
+	for i, e := range got {
+		if e.HasParent || len(e.Hashes) != 2 || !slices.Equal(e.Tokens, prompt(i, 9)[:8]) || e.Salt != label(names[i]) {
+			t.Fatalf("insert %d: %+v", i, e)
+		}
+		for _, h := range e.Hashes {
+			of[h] = names[i]
+		}
+	}
+	s.evict(hicache.TierDevice)
+	for _, e := range next(t, st).Events {
+		for _, h := range e.Hashes {
+			if e.Kind != events.Removed || e.Salt != label(of[h]) {
+				t.Fatalf("%+v says that a page of namespace %q went", e, of[h])
+			}
+			delete(of, h)
+		}
+	}
+	if len(of) != 0 {
+		t.Fatalf("nothing is said of %d pages that went", len(of))
+	}
+}
+
 // removals counts the pages that leave, by reason, while do runs.
 func removals(t *testing.T, s *server, do func()) map[events.Reason]int {
 	t.Helper()
@@ -267,6 +300,12 @@ func TestRemovalReasons(t *testing.T) {
 	one("released", hicache.Options{DeviceBytes: 8 * kib}, nil, func(_ *testing.T, s *server) {
 		s.run(prompt(1, 40))
 		s.evict(hicache.TierDevice)
+	})
+	one("released", hicache.Options{DeviceBytes: 8 * kib, HostBytes: 8 * kib}, []events.Reason{events.Demoted}, func(_ *testing.T, s *server) {
+		s.run(prompt(1, 40))
+		s.flush()
+		s.evict(hicache.TierDevice)
+		s.evict(hicache.TierHost)
 	})
 	one("cleared", hicache.Options{DeviceBytes: 16 * kib, HostBytes: 16 * kib}, nil, func(t *testing.T, s *server) {
 		s.runIn("tenant", prompt(1, 40))
@@ -411,6 +450,15 @@ func TestSlowFollower(t *testing.T) {
 	}
 	if a.gaps == 0 || b.gaps != 0 {
 		t.Fatalf("%d gaps of the slow one, %d of the fast one", a.gaps, b.gaps)
+	}
+	gaps := a.gaps
+	s.run(prompt(99, 9)) // fits the slow one's queue: it goes on after its gap
+	s.flush()
+	a.drain(slow)
+	b.drain(fast)
+	a.compare(s.c)
+	if a.gaps != gaps {
+		t.Fatalf("%d gaps of the slow one, there were %d and its queue had room", a.gaps, gaps)
 	}
 	if st := s.c.Stats(); st.EventGaps == 0 || st.Events != b.last {
 		t.Fatalf("%d events and %d gaps counted; the last change is %d", st.Events, st.EventGaps, b.last)
