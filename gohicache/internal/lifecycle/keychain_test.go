@@ -56,6 +56,26 @@ func TestKeyFields(t *testing.T) {
 			t.Errorf("%s decide about a key", name)
 		}
 	}
+	// The objects that a page is in: none may be taken for one of another cut.
+	forms := map[storage.Key]string{}
+	for name, c := range map[string]struct {
+		heads int
+		form  form
+	}{
+		"an envelope":          {2, form{order: ffi.HostLayoutEnvelope, parts: make([]part, 1)}},
+		"page first, whole":    {2, form{order: ffi.HostLayoutPageFirst, parts: make([]part, 1)}},
+		"page first, K and V":  {2, form{order: ffi.HostLayoutPageFirst, parts: make([]part, 2)}},
+		"page head, two parts": {2, form{order: ffi.HostLayoutPageHead, parts: make([]part, 2)}},
+		"page head, 4 heads":   {4, form{order: ffi.HostLayoutPageHead, parts: make([]part, 2)}},
+	} {
+		cfg := base()
+		cfg.Pools[0].Heads = c.heads
+		k := newKeychain(&cfg, []form{c.form, c.form}).key(0, hash)
+		if other, ok := forms[k]; ok {
+			t.Errorf("%s has the key of %s", name, other)
+		}
+		forms[k] = name
+	}
 	cfg := base()
 	keys := newKeychain(&cfg, envelopes)
 	if keys.key(0, hash) == keys.key(1, hash) || keys.key(0, hash) == keys.key(0, radix.Hash{}) {
