@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,7 +78,7 @@ func TestStuckStore(t *testing.T) {
 		t.Fatalf("attach: %v", err)
 	}
 	insert(c, []uint32{9, 2, 3, 4, 5}) // the cache goes on
-	if err := c.Close(); kind(err) != KindBusy {
+	if err := c.Close(); kind(err) != KindBusy || !strings.Contains(err.Error(), "has not returned") {
 		t.Fatalf("close: %v", err)
 	}
 	close(free)
