@@ -134,7 +134,13 @@ func TestRefusedLoadLeavesNothing(t *testing.T) {
 // TestHostPressure is G53: a match on the host holds its copies through every host eviction; once it is loaded only the device is pinned, and
 // the host copies may go.
 func TestHostPressure(t *testing.T) {
-	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 16 * kib, Pools: windowPools()})
+	for name, pools := range geometries() {
+		t.Run(name, func(t *testing.T) { hostPressure(t, pools) })
+	}
+}
+
+func hostPressure(t *testing.T, pools []hicache.PoolOptions) {
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 16 * kib, Pools: pools})
 	a := prompt(1, 24)
 	s.run(a)
 	s.flush()
@@ -200,11 +206,14 @@ func TestAdmit(t *testing.T) {
 	list[0].Release()
 	list[0].Release()
 	lease.Release()
-	if a, err := s.c.Admit(m, hicache.AdmitOptions{}); err != nil {
+	a, err := s.c.Admit(m, hicache.AdmitOptions{}) // 12 pages beside the 14 of the other
+	if err != nil {
 		t.Fatal(err)
-	} else {
-		a.Release()
 	}
+	if _, err := s.c.Admit(m, hicache.AdmitOptions{}); !errors.Is(err, hicache.ErrNoCapacity) {
+		t.Fatalf("a third admission after one was released twice: %v", err)
+	}
+	a.Release()
 	list[1].Release()
 }
 

@@ -146,6 +146,22 @@ func TestAdmitOfTooMuch(t *testing.T) {
 	one.Release()
 }
 
+// TestAdmitBesideItsPrefix: a request whose own prefix takes the room that it lacks waits for nobody.
+func TestAdmitBesideItsPrefix(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, Pools: fullPools()}) // 31 pages
+	tokens := prompt(1, 81)
+	s.run(tokens)
+	m := s.c.Match(tokens) // 20 pages
+	defer m.Release()
+	_, err := s.c.Admit(m, hicache.AdmitOptions{Extend: 40}) // 10 pages and 2 of headroom
+	wantIs(t, "admit", err, hicache.ErrInfeasible)
+	one, err := s.c.Admit(m, hicache.AdmitOptions{Extend: 36})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.Release()
+}
+
 // TestPoolsAndTiersThatThereAreNot: numbers wider than the engine's are not cut down to ones that there are.
 func TestPoolsAndTiersThatThereAreNot(t *testing.T) {
 	s := open(t, hicache.Options{DeviceBytes: 16 * kib, HostBytes: 16 * kib, Pools: windowPools()})
