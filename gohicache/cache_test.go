@@ -337,6 +337,17 @@ func TestPromptLargerThanHost(t *testing.T) {
 				t.Logf("hit %+v", hit)
 			})
 		}
+		t.Run(name+"/from storage", func(t *testing.T) {
+			store := newMemory()
+			fill := open(t, hicache.Options{DeviceBytes: 128 * kib, HostBytes: 1024 * kib, Pools: pools, Storage: store})
+			a := prompt(1, 401)
+			fill.run(a)
+			fill.flush()
+			s := open(t, hicache.Options{DeviceBytes: 128 * kib, HostBytes: 16 * kib, Pools: pools, Storage: store})
+			if hit := s.run(a); hit.Storage < 20 || hit.Storage > 128 {
+				t.Fatalf("hit %+v, want the beginning, as much as the host holds", hit)
+			}
+		})
 	}
 }
 
