@@ -101,10 +101,26 @@ func TestSmallRegions(t *testing.T) {
 	}
 }
 
+// TestSmallRegionBesideTheArena: what a full region lacks is not taken from the arena that the other pools share.
+func TestSmallRegionBesideTheArena(t *testing.T) {
+	pools := headPools()
+	pools[1].HostLayout, pools[1].HostPages = hicache.HostLayerFirst, 12
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 256 * kib, Pools: pools})
+	for i := range 6 {
+		s.run(prompt(i, 41))
+		s.flush()
+	}
+	if full, windows := s.live(hicache.TierHost, 0), s.live(hicache.TierHost, 1); full != 60 || windows == 0 || windows > 12 {
+		t.Errorf("%d full and %d window pages on the host, want 60 and at most 12", full, windows)
+	}
+}
+
 // TestHostArenaChoice is scenario G42: which stores get envelopes. The profile of the source system goes by the store's name, ours by what it can do;
 // both host modes choose alike.
 func TestHostArenaChoice(t *testing.T) {
 	latent := []hicache.PoolOptions{{Role: hicache.Full, Layers: []int{0}, KRowBytes: 64}}
+	latentFull := append(latent[:1:1], hicache.PoolOptions{Role: hicache.SWA, Layers: []int{1}, LayerBytes: 64, WindowTokens: 12})
+	withState := append(headPools()[:1:1], hicache.PoolOptions{Role: hicache.State, Layers: []int{7}, KRowBytes: 64, VRowBytes: 64})
 	three := append(windowPools()[:2:2], hicache.PoolOptions{Role: hicache.State, Layers: []int{7}, KRowBytes: 64, VRowBytes: 64})
 	whole := func(name string) storage.Store { return named{file.New(folder(t)), name} }
 	for _, c := range []struct {
@@ -119,6 +135,8 @@ func TestHostArenaChoice(t *testing.T) {
 		{"shm", whole("shm"), headPools(), map[hicache.HostArena]bool{hicache.HostArenaReference: false, hicache.HostArenaAuto: true}},
 		{"mooncake", &scattered{Store: file.New(folder(t)), name: "mooncake"}, headPools(), map[hicache.HostArena]bool{hicache.HostArenaReference: false, hicache.HostArenaAuto: false}},
 		{"latent rows", nil, latent, map[hicache.HostArena]bool{hicache.HostArenaReference: false, hicache.HostArenaAuto: true}},
+		{"latent rows beside a window", nil, latentFull, map[hicache.HostArena]bool{hicache.HostArenaReference: false, hicache.HostArenaAuto: true}},
+		{"a state beside FULL", nil, withState, map[hicache.HostArena]bool{hicache.HostArenaReference: false, hicache.HostArenaAuto: true}},
 		{"three pools", nil, three, map[hicache.HostArena]bool{hicache.HostArenaReference: false, hicache.HostArenaAuto: true}},
 		{"forced", nil, headPools(), map[hicache.HostArena]bool{hicache.HostArenaEnvelope: true, hicache.HostArenaSeparate: false}},
 	} {
