@@ -581,6 +581,11 @@ func TestStagedLoadCancelled(t *testing.T) {
 			t.Fatal(s.c.Stats().PinsNow)
 		}
 	}
+	if after := s.c.Match(a); after.Tokens() != 0 {
+		t.Fatalf("%d tokens are found, and no copy has run", after.Tokens())
+	} else {
+		after.Release()
+	}
 	if st := s.c.Stats(); err != nil && st.TransfersFailed != 0 {
 		t.Fatalf("%d transfers failed, none should but that which was cancelled", st.TransfersFailed)
 	}

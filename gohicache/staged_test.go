@@ -131,6 +131,15 @@ func TestStagedLoadBringsWhatIsMissing(t *testing.T) {
 	if st := s.c.Stats(); st.LoadBackPages != 4 {
 		t.Errorf("%d pages were loaded, want two of each pool", st.LoadBackPages)
 	}
+	// Of a window that does not reach back to the resident prefix, its own pages.
+	long := prompt(1, 41)
+	fill.run(long)
+	fill.flush()
+	before := s.c.Stats().LoadBackPages
+	wantHit(t, s.run(long), 16, 0, 24)
+	if n := s.c.Stats().LoadBackPages - before; n != 6+3 {
+		t.Errorf("%d pages were loaded, want 6 of FULL and a window of 3", n)
+	}
 }
 
 // TestStagedRowsThatBecameResident is the source system's test of that name: while a staged load is under way another request computes the same pages;

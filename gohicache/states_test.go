@@ -5,9 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"iter"
 	"math/rand/v2"
 	"testing"
 
+	"github.com/hicache/hicache/ffi/ids"
 	hicache "github.com/hicache/hicache/gohicache"
 )
 
@@ -270,6 +272,27 @@ func TestForkedStateIsCopiedOnWrite(t *testing.T) {
 // TestStateSourceAfterAFailedStep: a step whose layers do not arrive, because the load of one sequence fails, computes nothing for the others either:
 // they have the state that they go on from in the step after it.
 func TestStateSourceAfterAFailedStep(t *testing.T) {
+	t.Run("step", func(t *testing.T) {
+		stateSourceAfterAFailedStep(t, func(c *hicache.Cache, growth []hicache.Growth) (openStep, error) {
+			return c.Step(ctx, 0, growth, false)
+		})
+	})
+	t.Run("batch", func(t *testing.T) {
+		stateSourceAfterAFailedStep(t, func(c *hicache.Cache, growth []hicache.Growth) (openStep, error) {
+			b := c.NewBatch(0)
+			return b, b.Step(ctx, growth, nil, false)
+		})
+	})
+}
+
+// openStep is a step, or a batch in one.
+type openStep interface {
+	StateSource(i, pool int) (ids.KernelID, bool)
+	Layers() iter.Seq2[int, error]
+	Close()
+}
+
+func stateSourceAfterAFailedStep(t *testing.T, stepOver func(*hicache.Cache, []hicache.Growth) (openStep, error)) {
 	s := stateServer{open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: statePools(), Faults: &hicache.FaultOptions{Seed: 1}})}
 	token := func() uint32 { return 7 }
 	begin := func(tokens []uint32) *answer {
@@ -303,7 +326,7 @@ func TestStateSourceAfterAFailedStep(t *testing.T) {
 	if broken.seq.Prefix() != 8 {
 		t.Fatalf("a prefix of %d tokens, want 8 from the host", broken.seq.Prefix())
 	}
-	step, err := s.c.Step(ctx, 0, []hicache.Growth{{Sequence: child.seq, NewTokens: 1}, {Sequence: broken.seq}}, false)
+	step, err := stepOver(s.c, []hicache.Growth{{Sequence: child.seq, NewTokens: 1}, {Sequence: broken.seq}})
 	must(err)
 	if _, ok := step.StateSource(0, 1); !ok {
 		t.Error("the fork has no state to go on from in its first step")
