@@ -365,3 +365,44 @@ func TestHostSmallerThanDevice(t *testing.T) {
 		t.Fatalf("hit %+v, want 10 pages from storage", hit)
 	}
 }
+
+// TestPendingCountsBackUps: a refusal says how much room comes once the back-ups in flight have ended, and counts nothing that a request holds.
+func TestPendingCountsBackUps(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, HostBytes: 64 * kib, Pools: windowPools(), Faults: &hicache.FaultOptions{Seed: 1}})
+	if err := s.c.HoldTransfers(true, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.run(prompt(1, 60))
+	m := s.c.Match(prompt(2, 61))
+	defer m.Release()
+	refused := func(want uint64) {
+		t.Helper()
+		_, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+		var e *hicache.Error
+		if !errors.Is(err, hicache.ErrNoCapacity) || !errors.As(err, &e) || e.Pending != want {
+			t.Errorf("%v; want %d bytes pending", err, want)
+		}
+		_, err = s.c.Admit(m, hicache.AdmitOptions{})
+		if !errors.Is(err, hicache.ErrNoCapacity) || !errors.As(err, &e) || e.Pending != want {
+			t.Errorf("%v; want %d bytes pending", err, want)
+		}
+	}
+	var bytes uint64
+	for _, p := range s.c.Pools() {
+		bytes += 15 * p.PageBytes
+	}
+	refused(bytes)
+	held := s.c.MatchWith(prompt(1, 60), hicache.MatchOptions{FullHit: true})
+	refused(0)
+	held.Release()
+	refused(bytes)
+	if err := s.c.HoldTransfers(false, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.flush()
+	lease, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Release()
+}

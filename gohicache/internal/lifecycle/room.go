@@ -65,7 +65,26 @@ func (c *Core) takeWith(demands []ffi.Demand, do func() error) error {
 	if err == ffi.ErrNoCapacity || err == ffi.ErrMovesBlocked {
 		err = do() // for the numbers
 	}
-	return fromEngine(err)
+	return c.refused(err)
+}
+
+// refused turns an engine's error into this package's. Of one for want of room it says what is on its way besides what the engine knows of: pages that
+// can go once they are backed up.
+func (c *Core) refused(err error) error {
+	err = fromEngine(err)
+	var e *Error
+	if !errors.As(err, &e) || e.Kind != KindNoCapacity {
+		return err
+	}
+	pages := make([]uint64, len(c.device))
+	c.tree.AfterBackUps(pages)
+	static := func(p int) bool { return p >= 0 && c.cfg.Pools[p].Static }
+	for p, n := range pages {
+		if p == e.Pool || !static(p) && !static(e.Pool) {
+			e.Pending += n * c.device[p].PageBytes
+		}
+	}
+	return e
 }
 
 func lacksRoom(err error) bool {

@@ -180,6 +180,31 @@ func (t *Tree) flag(path []*node, at int) {
 	t.col(n, colFlags)[at-int(n.start)] |= flagBacking
 }
 
+// AfterBackUps adds to pages, by pool, how many device pages nothing but the back-ups in flight keeps from eviction. O(back-ups × path).
+func (t *Tree) AfterBackUps(pages []uint64) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.backs.live == 0 {
+		return
+	}
+	pins := map[*node]int32{}
+	for _, it := range t.backs.items {
+		if it.used {
+			for n := it.rec.bottom; n != nil && !n.root(); n = n.parent {
+				pins[n]++
+			}
+		}
+	}
+	for n, c := range pins {
+		if n.detached || n.pools[t.full].pins.Load() != c {
+			continue
+		}
+		for p := range n.pools {
+			pages[p] += uint64(n.pools[p].dev)
+		}
+	}
+}
+
 // FinishBackUp ends a back-up. ok: full[i], windows[pool][i] and states[pool][i] become the host copies of BackUp.Full[i] and so on; the
 // lists may be shorter than the back-up's, or hold NoHostPage, for what was not copied. Those that found a copy there already, or whose
 // parent page has none under HostPrefixClosed, are in f. Not ok: nothing is published and the caller frees the host pages it took. Where an
