@@ -406,3 +406,28 @@ func TestPendingCountsBackUps(t *testing.T) {
 	}
 	lease.Release()
 }
+
+// TestAdmitUnderWriteBack: what has to go is backed up first, and until then there is no room; that is no other kind of error.
+func TestAdmitUnderWriteBack(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, HostBytes: 64 * kib, Pools: windowPools(), WritePolicy: hicache.WriteBack,
+		Faults: &hicache.FaultOptions{Seed: 1}})
+	s.run(prompt(1, 60))
+	if err := s.c.HoldTransfers(true, 0); err != nil {
+		t.Fatal(err)
+	}
+	m := s.c.Match(prompt(2, 61))
+	defer m.Release()
+	var e *hicache.Error
+	if _, err := s.c.Admit(m, hicache.AdmitOptions{}); !errors.Is(err, hicache.ErrNoCapacity) || !errors.As(err, &e) || e.Need == 0 || e.Pending == 0 {
+		t.Fatalf("while it is backed up: %v", err)
+	}
+	if err := s.c.HoldTransfers(false, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.flush()
+	a, err := s.c.Admit(m, hicache.AdmitOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Release()
+}

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -80,7 +81,12 @@ func (c *Core) Admit(m *Match, request AdmitRequest) (*Admission, error) {
 			demands = append(demands, ffi.Demand{Pool: uint32(p), PageCount: uint32(min(total, 1<<31))})
 		}
 	}
-	if err := c.takeWith(demands, func() error { return c.eng.Fits(demands) }); err != nil {
+	fits := func() error { return c.eng.Fits(demands) }
+	err = c.takeWith(demands, fits)
+	if later := new(retryAfter); errors.As(err, &later) { // what has to go does so once it is backed up; this call waits for nothing
+		err = c.refused(fits())
+	}
+	if err != nil {
 		return nil, err
 	}
 	for p, n := range out.pages {
