@@ -71,6 +71,9 @@ func (c *Core) takeWith(demands []ffi.Demand, do func() error) error {
 // refused turns an engine's error into this package's. Of one for want of room it says what is on its way besides what the engine knows of: pages that
 // can go once they are backed up.
 func (c *Core) refused(err error) error {
+	if err == nil {
+		return nil
+	}
 	err = fromEngine(err)
 	var e *Error
 	if !errors.As(err, &e) || e.Kind != KindNoCapacity {
