@@ -58,6 +58,10 @@ func (b *Batch) Step(ctx context.Context, growth []Growth, tables []BatchTable, 
 // StateSource is as Step.StateSource, in the open step.
 func (b *Batch) StateSource(i, pool int) (ids.KernelID, bool) { return b.b.StateSource(i, pool) }
 
+// StatePage is the kernel id, in a State pool, of the own recurrent state of sequence i of the open step: what its kernels read and write, and where its
+// source is copied to. false if there is none, as in a step without new tokens over a state that the cache or a fork has. One border crossing.
+func (b *Batch) StatePage(i, pool int) (ids.KernelID, bool) { return b.b.StatePage(i, pool) }
+
 // Layers is as Lease.Layers, for the loads of all sequences of the open step.
 func (b *Batch) Layers() iter.Seq2[int, error] {
 	return func(yield func(int, error) bool) {

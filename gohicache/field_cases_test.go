@@ -198,7 +198,7 @@ func TestSmallestWindowDecides(t *testing.T) {
 // TestCheckpointsBehindADivergence (C68): with states kept every 8 tokens, a prompt that leaves the known path at token k goes on from at most 8 tokens
 // before it.
 func TestCheckpointsBehindADivergence(t *testing.T) {
-	s := stateServer{open(t, hicache.Options{DeviceBytes: 64 * kib, Pools: statePools()})}
+	s := stateServer{server: open(t, hicache.Options{DeviceBytes: 64 * kib, Pools: statePools()})}
 	tokens := prompt(1, 48)
 	seq, err := s.c.Begin(ctx, tokens[:8], hicache.SequenceOptions{})
 	if err != nil {
@@ -234,7 +234,7 @@ func TestCheckpointsBehindADivergence(t *testing.T) {
 // TestStatePoolsAreNeededTogether (C70): a prefix needs the states of every State pool, and pools with equal token hashes keep apart in storage.
 func TestStatePoolsAreNeededTogether(t *testing.T) {
 	store := newMemory()
-	s := stateServer{open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: statePools(), Storage: store})}
+	s := stateServer{server: open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: statePools(), Storage: store})}
 	tokens := prompt(1, 16)
 	seq, err := s.c.Begin(ctx, tokens, hicache.SequenceOptions{})
 	if err != nil {

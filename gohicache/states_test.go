@@ -39,7 +39,25 @@ type answer struct {
 }
 
 // stateServer computes recurrent states as a server would, and checks every state that it goes on from.
-type stateServer struct{ *server }
+type stateServer struct {
+	*server
+	batch *hicache.Batch // computes in its steps, if it has one
+}
+
+// open opens a step and gives what finds the own state page of a sequence in it.
+func (s stateServer) open(growth []hicache.Growth) (openStep, func(i, pool int) ids.KernelID, error) {
+	if s.batch == nil {
+		step, err := s.c.Step(ctx, 0, growth, false)
+		return step, func(i, pool int) ids.KernelID { return s.stepTables(step, i)(pool)[0] }, err
+	}
+	return s.batch, func(i, pool int) ids.KernelID {
+		id, ok := s.batch.StatePage(i, pool)
+		if !ok {
+			s.t.Fatalf("sequence %d has no state page in pool %d", i, pool)
+		}
+		return id
+	}, s.batch.Step(ctx, growth, nil, false)
+}
 
 // step gives every sequence of the batch one new token, or computes what its prompt lacks if it is new.
 func (s stateServer) step(batch []*answer, next func() uint32) error {
@@ -50,7 +68,7 @@ func (s stateServer) step(batch []*answer, next func() uint32) error {
 			growth[i].NewTokens = 1
 		}
 	}
-	step, err := s.c.Step(ctx, 0, growth, false)
+	step, own, err := s.open(growth)
 	if err != nil {
 		return err
 	}
@@ -63,7 +81,7 @@ func (s stateServer) step(batch []*answer, next func() uint32) error {
 	for pool := 1; pool <= 2; pool++ {
 		for i, a := range batch { // all copies before any write
 			if source, ok := step.StateSource(i, pool); ok {
-				copy(s.c.PageBytes(pool, s.stepTables(step, i)(pool)[0]), s.c.PageBytes(pool, source))
+				copy(s.c.PageBytes(pool, own(i, pool)), s.c.PageBytes(pool, source))
 			} else if a.seen == -1 && a.seq.Prefix() > 0 {
 				s.t.Fatal("a prefix without a state to go on from")
 			}
@@ -81,7 +99,7 @@ func (s stateServer) step(batch []*answer, next func() uint32) error {
 			}
 		}
 		for pool := 1; pool <= 2; pool++ {
-			id := s.stepTables(step, i)(pool)[0]
+			id := own(i, pool)
 			if s.c.IsSink(pool, id) {
 				s.t.Fatalf("a sequence of %d tokens writes without a state page", len(a.tokens))
 			}
@@ -99,7 +117,7 @@ func (s stateServer) step(batch []*answer, next func() uint32) error {
 // TestStepThatWritesNothing: a step without new tokens over a sequence whose state the tree has keeps what the sequence goes on from, for itself and for
 // its forks.
 func TestStepThatWritesNothing(t *testing.T) {
-	s := stateServer{open(t, hicache.Options{DeviceBytes: 8 * kib, HostBytes: 8 * kib, Pools: statePools()})}
+	s := stateServer{server: open(t, hicache.Options{DeviceBytes: 8 * kib, HostBytes: 8 * kib, Pools: statePools()})}
 	p := prompt(1, 2*pageTokens)
 	seq, err := s.c.Begin(ctx, p, hicache.SequenceOptions{})
 	if err != nil {
@@ -124,6 +142,9 @@ func TestStepThatWritesNothing(t *testing.T) {
 			if _, ok := batch.StateSource(0, 1); ok {
 				t.Error("a source, and no state page to copy it to")
 			}
+			if _, ok := batch.StatePage(0, 1); ok {
+				t.Error("a state page to write, in a step that writes nothing")
+			}
 		}
 	}
 	idle()
@@ -146,7 +167,10 @@ func TestStepThatWritesNothing(t *testing.T) {
 func TestForkWithStates(t *testing.T) {
 	forks, prefixes, refused := 0, 0, 0
 	for seed := range uint64(4) {
-		s := stateServer{open(t, hicache.Options{DeviceBytes: 8 * kib, HostBytes: 8 * kib, Pools: statePools()})}
+		s := stateServer{server: open(t, hicache.Options{DeviceBytes: 8 * kib, HostBytes: 8 * kib, Pools: statePools()})}
+		if seed%2 == 1 {
+			s.batch = s.c.NewBatch(0)
+		}
 		r := rand.New(rand.NewPCG(seed, 6))
 		var open []*answer
 		end := func(i int) {
@@ -225,7 +249,7 @@ func TestForkWithStates(t *testing.T) {
 
 // TestForkedStateIsCopiedOnWrite: forks share one state page until they write; the last one keeps it.
 func TestForkedStateIsCopiedOnWrite(t *testing.T) {
-	s := stateServer{open(t, hicache.Options{DeviceBytes: 16 * kib, Pools: statePools()})}
+	s := stateServer{server: open(t, hicache.Options{DeviceBytes: 16 * kib, Pools: statePools()})}
 	seq, err := s.c.Begin(ctx, prompt(1, 6), hicache.SequenceOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -293,7 +317,7 @@ type openStep interface {
 }
 
 func stateSourceAfterAFailedStep(t *testing.T, stepOver func(*hicache.Cache, []hicache.Growth) (openStep, error)) {
-	s := stateServer{open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: statePools(), Faults: &hicache.FaultOptions{Seed: 1}})}
+	s := stateServer{server: open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: statePools(), Faults: &hicache.FaultOptions{Seed: 1}})}
 	token := func() uint32 { return 7 }
 	begin := func(tokens []uint32) *answer {
 		t.Helper()

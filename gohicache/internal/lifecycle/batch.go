@@ -199,6 +199,14 @@ func (b *Batch) StateSource(i, pool int) (ids.KernelID, bool) {
 	return b.c.sourceOf(b.raw.Previous, b.source, i, pool)
 }
 
+// StatePage is the kernel id of the own state of sequence i of the open step in a STATE pool; false if it has none.
+func (b *Batch) StatePage(i, pool int) (ids.KernelID, bool) {
+	if b.raw.Previous == 0 || i < 0 || i >= len(b.batch) || !slices.Contains(b.c.states, pool) {
+		return 0, false
+	}
+	return b.c.stateID(b.raw.Previous, pool, b.batch[i].state[pool])
+}
+
 // WaitLayer waits for a layer of the loads of all sequences of the open step.
 func (b *Batch) WaitLayer(layer uint32) error {
 	for _, s := range b.batch {

@@ -182,12 +182,20 @@ func (c *Core) stepFailed(batch []*Sequence, sources [][]ids.VirtualPage) {
 
 // sourceOf is the kernel id of a source within an open step; false if the sequence has none to copy.
 func (c *Core) sourceOf(step ffi.Step, sources [][]ids.VirtualPage, i, pool int) (ids.KernelID, bool) {
-	if i < 0 || i >= len(sources) || pool < 0 || pool >= len(sources[i]) || sources[i][pool] == ids.NoVirtualPage {
+	if i < 0 || i >= len(sources) || pool < 0 || pool >= len(sources[i]) {
+		return 0, false
+	}
+	return c.stateID(step, pool, sources[i][pool])
+}
+
+// stateID is the kernel id of a state page that an open step holds; false of none.
+func (c *Core) stateID(step ffi.Step, pool int, page ids.VirtualPage) (ids.KernelID, bool) {
+	if page == ids.NoVirtualPage {
 		return 0, false
 	}
 	out := make([]ids.KernelID, 1)
-	if _, err := c.eng.KernelIDs(ffi.Holder(step), uint32(pool), ffi.GranularityPage, sources[i][pool:pool+1], out); err != nil {
-		c.bug("state source", err)
+	if _, err := c.eng.KernelIDs(ffi.Holder(step), uint32(pool), ffi.GranularityPage, []ids.VirtualPage{page}, out); err != nil {
+		c.bug("state page", err)
 		return 0, false
 	}
 	return out[0], true
