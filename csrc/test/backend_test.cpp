@@ -242,14 +242,19 @@ TEST(CpuBackend, ThreadsSleepWhenThereIsNothingToDo) {
 
 // ---- Queues ----
 
-// A copier that stops at its first slice until it is let go, and writes down the order of jobs.
+// A copier that stops at the slices of layer 0 until it is let go, and writes down the order of jobs.
 class HeldCopier final : public hicache::PageCopier {
 public:
-  void copy_slices(const hicache::TransferJob &job, const hicache::LayerGroup &, const hicache::CopyChunk *, uint32_t, uint32_t) override {
+  void copy_slices(const hicache::TransferJob &job, const hicache::LayerGroup &group, const hicache::CopyChunk *, uint32_t,
+                   uint32_t) override {
     entered++;
-    while (held) std::this_thread::yield();
+    while (held && group.first_layer == 0) std::this_thread::yield();
     std::lock_guard lock(mutex);
     order.push_back(job.slot);
+  }
+  size_t copied() {
+    std::lock_guard lock(mutex);
+    return order.size();
   }
   std::atomic<bool> held{true};
   std::atomic<uint32_t> entered{0};
@@ -295,6 +300,71 @@ TEST(Queues, UrgentOvertakesBetweenQuantaAndClassesAreFifo) {
   queue.drain();
   EXPECT_EQ(copier.order, (std::vector<uint32_t>{0, 4, 2, 3, 0, 0, 1}));
   EXPECT_EQ(sink.count, 5u);
+  queue.stop();
+}
+
+// What one worker has brought of later layers does not cover an earlier one that another worker still copies.
+TEST(Queues, ALayerInWorkHoldsTheProgress) {
+  hicache::PoolLayout layout;
+  layout.layer_ids = {0, 1, 2, 3, 4, 5, 6, 7};
+  layout.page_tokens = 1;
+  layout.layer_bytes = 64 << 10;
+  layout.page_bytes = 8 * layout.layer_bytes;
+  hicache::LayerOrder layers({layout}, false);
+  HeldCopier copier;
+  CountingSink sink;
+  hicache::ProgressWords progress(8);
+  hicache::CopyQueue queue(copier, layers, progress, sink);
+  queue.start(2);
+  hicache::CopyChunk chunk;
+  chunk.count = 1;
+  chunk.copies[0] = {0, hicache::PhysicalPage{0}, hicache::PhysicalPage{0}};
+  hicache::TransferJob job;
+  job.slot = 3;
+  job.direction = HICACHE_H2D;
+  job.pool_mask = 1;
+  job.copies = &chunk;
+  queue.submit(job);
+  while (copier.copied() < 2) std::this_thread::yield(); // The first of these has been settled: its worker has gone on.
+  EXPECT_EQ(progress.load(3), 0u);
+  EXPECT_EQ(sink.count, 0u);
+  copier.held = false;
+  queue.drain();
+  EXPECT_EQ(progress.load(3), hicache::kProgressDone);
+  EXPECT_EQ(sink.count, 1u);
+  queue.stop();
+}
+
+// A job that is cancelled while a worker copies ends when that worker lets go of its pages, once.
+TEST(Queues, ACancelledJobEndsAfterWhatItCopies) {
+  hicache::PoolLayout layout;
+  layout.layer_ids = {0};
+  layout.page_tokens = 1;
+  layout.page_bytes = layout.layer_bytes = 1 << 20; // A page is a quantum.
+  hicache::LayerOrder layers({layout}, false);
+  HeldCopier copier;
+  CountingSink sink;
+  hicache::ProgressWords progress(8);
+  hicache::CopyQueue queue(copier, layers, progress, sink);
+  queue.start(1);
+  hicache::CopyChunk chunk;
+  chunk.count = 3;
+  for (uint32_t page = 0; page < 3; page++) chunk.copies[page] = {0, hicache::PhysicalPage{page}, hicache::PhysicalPage{page}};
+  hicache::TransferJob job;
+  job.direction = HICACHE_D2H;
+  job.pool_mask = 1;
+  job.copies = &chunk;
+  queue.submit(job);
+  while (copier.entered == 0) std::this_thread::yield();
+  queue.cancel(job);
+  EXPECT_EQ(sink.count, 0u);
+  EXPECT_NE(progress.load(0), hicache::kProgressPoison);
+  copier.held = false;
+  queue.drain();
+  EXPECT_EQ(progress.load(0), hicache::kProgressPoison);
+  EXPECT_EQ(sink.count, 1u);
+  EXPECT_EQ(job.status, HICACHE_CANCELLED);
+  EXPECT_EQ(copier.copied(), 1u); // The other two pages are not copied any more.
   queue.stop();
 }
 
