@@ -165,6 +165,19 @@ TEST(Extend, CopiesASharedTail) {
   EXPECT_EQ(a.arena->verify(), "");
 }
 
+// G18: a reservation that is given up leaves no name behind.
+TEST(Reservations, CancelGivesNamesBack) {
+  ByteArena a(full_and_swa(32));
+  a.take(kFull, 3);
+  const V before = a.free_names(kFull);
+  const hicache_reservation_t reservation = a.reserve(kFull, 4);
+  EXPECT_EQ(a.free_names(kFull).size(), before.size() - 4);
+  ASSERT_EQ(a.arena->cancel(reservation, &a.error), HICACHE_OK);
+  V after = a.free_names(kFull);
+  std::sort(after.begin(), after.end());
+  EXPECT_EQ(after, before);
+}
+
 // C5, G21: reserved float pages do not move for a state allocation; once they are given back, the same allocation succeeds.
 TEST(Reservations, FloatPagesStayForAStateAllocation) {
   ByteArena a(tri(4096 + 64, 64, 64, 64));
@@ -259,7 +272,7 @@ TEST(Fences, AStreamDoesNotWaitForItself) {
   EXPECT_EQ(waits, std::vector<FenceMark>{last}); // One mark a stream: the latest covers the earlier one.
 }
 
-// Zeroing on hand-out follows the steps that used the frame before.
+// Zeroing on hand-out follows the steps that used the frame before, and no others; whoever uses the page next follows the zeroing.
 TEST(Fences, ZeroingFollowsTheLastUse) {
   ArenaOptions options = full_and_swa(32);
   options.pools[0].zeroing = HICACHE_ZERO_ALWAYS;
@@ -267,12 +280,38 @@ TEST(Fences, ZeroingFollowsTheLastUse) {
   const V x = a.take(kFull, 3);
   a.stamp(kFull, x[1], 9);
   const FenceMark mark = a.close_step(a.step(5, kFull, {x[1]}));
+  a.close_step(a.step(6, kFull, {x[0]}));
   ASSERT_EQ(a.free(kFull, {x[1]}), HICACHE_OK);
   a.mover.zero_waits.clear();
   const V y = a.take(kFull, 1);
   EXPECT_EQ(a.mover.zero_waits, std::vector<FenceMark>{mark});
   EXPECT_TRUE(a.stamped(kFull, y[0], 0));
   EXPECT_EQ(a.arena->counters().fence_waits_takes, 0u);
+  std::vector<FenceMark> waits;
+  a.close_step(a.step(7, kFull, y, &waits));
+  EXPECT_EQ(waits, std::vector<FenceMark>{a.mover.zero_done});
+}
+
+// A load into a page follows the steps that used it before.
+TEST(Fences, ALoadFollowsTheLastUse) {
+  ByteArena a(full_and_swa(32));
+  const V x = a.take(kFull, 2);
+  const uint32_t place = a.arena->place(kFull, x[1]);
+  const FenceMark mark = a.close_step(a.step(5, kFull, {x[1]}));
+  a.close_step(a.step(6, kFull, {x[0]}));
+  ASSERT_EQ(a.free(kFull, {x[1]}), HICACHE_OK);
+  V names;
+  const hicache_reservation_t reservation = a.reserve(kFull, 1, &names);
+  ASSERT_EQ(a.reserved_places(reservation, kFull), V{place});
+  hicache_copy_t copy = {};
+  copy.pool = kFull;
+  copy.device_page = names[0];
+  PinList pins;
+  uint32_t bound;
+  std::span<const FenceMark> waits;
+  ASSERT_EQ(a.arena->bind(reservation, {&copy, 1}, {}, &pins, &bound, &waits, &a.error), HICACHE_OK);
+  EXPECT_EQ(std::vector<FenceMark>(waits.begin(), waits.end()), std::vector<FenceMark>{mark});
+  a.arena->unpin(&pins);
 }
 
 // Bytes that pass from one pool to another keep their fences, whatever the pages' sizes: the new user follows the old one's step.
@@ -288,13 +327,24 @@ TEST(Fences, StayWithTheBytes) {
     swa_most = std::min<uint32_t>(swa_most, static_cast<uint32_t>(all.size()));
     all.resize(swa_most);
     ASSERT_EQ(a.take_windows(kSwa, all), HICACHE_OK);
+    const V windows_at = a.places(kSwa, all);
     const FenceMark used = a.close_step(a.step(7, kSwa, all));
     ASSERT_EQ(a.free(kSwa, all), HICACHE_OK); // The span retreats: its bytes are nobody's.
     const V rest = a.take(kFull, static_cast<uint32_t>(a.capacity(kFull).available_pages));
     ASSERT_FALSE(rest.empty());
-    std::vector<FenceMark> waits;
-    a.close_step(a.step(8, kFull, rest, &waits));
-    EXPECT_EQ(waits, std::vector<FenceMark>{used}) << full_bytes << " " << swa_bytes;
+    uint32_t shared = 0;
+    for (const uint32_t v : rest) {
+      const uint32_t begin = a.arena->place(kFull, v) * static_cast<uint32_t>(full_bytes), end = begin + static_cast<uint32_t>(full_bytes);
+      const bool lies_there = std::any_of(windows_at.begin(), windows_at.end(), [&](uint32_t p) {
+        return p * static_cast<uint32_t>(swa_bytes) < end && (p + 1) * static_cast<uint32_t>(swa_bytes) > begin;
+      });
+      if (!lies_there) continue;
+      shared++;
+      std::vector<FenceMark> waits;
+      a.close_step(a.step(8, kFull, {v}, &waits));
+      EXPECT_EQ(waits, std::vector<FenceMark>{used}) << full_bytes << " " << swa_bytes << " page " << v;
+    }
+    EXPECT_GT(shared, 1u);
     EXPECT_EQ(a.arena->verify(), "");
   }
 }
@@ -327,6 +377,17 @@ TEST(Fences, TheMirrorFollowsStepsOnPagesGivenBack) {
 
 // Pages that many streams share wait for all of them; when the shared table is full, for more than they must, never for less.
 TEST(Fences, ManyStreamsOnOnePage) {
+  {
+    ByteArena few(full_and_swa(32));
+    const V x = few.take(kFull, 3);
+    std::vector<FenceMark> marks, waits;
+    for (uint64_t stream = 1; stream <= 4; stream++) marks.push_back(few.close_step(few.step(stream, kFull, x)));
+    few.close_step(few.step(5, kFull, {x[0]}));
+    EXPECT_EQ(few.arena->counters().fence_overflows, 0u);
+    few.step(99, kFull, {x[1]}, &waits); // Which the fifth has not used.
+    EXPECT_EQ(waits.size(), marks.size());
+    for (const FenceMark mark : marks) EXPECT_EQ(std::count(waits.begin(), waits.end(), mark), 1);
+  }
   ByteArena a(full_and_swa(2000));
   const V x = a.take(kFull, 600);
   std::vector<FenceMark> marks;
@@ -400,6 +461,44 @@ TEST(Pins, SteadyDecodeLetsCompactionFinish) {
   EXPECT_EQ(a.holes(kSwa).size(), 0u);
   EXPECT_GT(moved, 0u);
   for (uint32_t i = 0; i < 64; i++) EXPECT_TRUE(a.stamped(kSwa, live[i], static_cast<uint8_t>(i + 1)));
+}
+
+// A float packs toward its narrower side: the wider gap becomes wider.
+TEST(Pins, AFloatPacksTowardItsNarrowerSide) {
+  for (const uint32_t neighbour : {kState, kFull}) { // Which lies close.
+    ByteArena a(tri(8192, 64, 64, 64));
+    const V x = a.take_both(kFull, kSwa, 8);
+    const hicache_pool_stats_t wide = a.stats(kSwa);
+    const uint64_t near_bytes = neighbour == kState ? wide.gap_low_bytes : wide.gap_high_bytes;
+    ASSERT_FALSE(a.take(neighbour, static_cast<uint32_t>(near_bytes / 64) - 2).empty());
+    ASSERT_EQ(a.free(kSwa, {x[3], x[4]}), HICACHE_OK);
+    const hicache_pool_stats_t before = a.stats(kSwa);
+    EXPECT_EQ(a.compact(kSwa).hole_pages, 0u);
+    const hicache_pool_stats_t after = a.stats(kSwa);
+    const bool low = neighbour == kState;
+    EXPECT_EQ(after.gap_low_bytes, before.gap_low_bytes + (low ? 0 : 2 * 64)) << neighbour;
+    EXPECT_EQ(after.gap_high_bytes, before.gap_high_bytes + (low ? 2 * 64 : 0)) << neighbour;
+  }
+}
+
+// One budget is for all pools of the call.
+TEST(Pins, ABudgetIsForAllPools) {
+  for (const bool by_bytes : {false, true}) {
+    ByteArena a(full_and_swa(32));
+    const V x = a.take_both(kFull, kSwa, 8);
+    ASSERT_EQ(a.free(kSwa, {x[0], x[1]}), HICACHE_OK);
+    ASSERT_EQ(a.free(kFull, {x[6], x[7]}), HICACHE_OK);
+    hicache_compact_budget_t budget = {};
+    budget.struct_size = sizeof budget;
+    budget.pool = HICACHE_NO_POOL;
+    budget.pages_max = by_bytes ? 0 : 3;
+    budget.bytes_max = by_bytes ? 3 * a.arena->info(kFull).page_bytes : 0;
+    hicache_compact_result_t result = {};
+    ASSERT_EQ(a.arena->compact(budget, &result, &a.error), HICACHE_OK);
+    EXPECT_EQ(result.moved_pages, 3u) << by_bytes;
+    ASSERT_EQ(a.arena->compact(budget, &result, &a.error), HICACHE_OK);
+    EXPECT_EQ(result.moved_pages, 1u) << by_bytes;
+  }
 }
 
 // Compaction plans around what is pinned and moves the rest.
@@ -496,6 +595,18 @@ TEST(Places, OffsetsPassFourGibibytes) {
   hicache_pool_stats_t stats = {};
   arena->pool_stats(0, &stats, nullptr);
   EXPECT_EQ(stats.gap_low_bytes, (options.bytes / (2 << 20) - 1) * (2 << 20));
+
+  // A want of more than 2^32 bytes is said whole.
+  options.pools = {pool_spec(HICACHE_ROLE_FULL, 1 << 20), pool_spec(HICACHE_ROLE_SWA, 2 << 20)};
+  options.bytes = uint64_t{12} << 30;
+  ASSERT_EQ(Arena::open(options, &arena, nullptr), HICACHE_OK);
+  std::vector<uint32_t> half(6000);
+  const Take take{0, static_cast<uint32_t>(half.size()), half.data()};
+  ErrorDetail error;
+  ASSERT_EQ(arena->take({&take, 1}, &error), HICACHE_OK);
+  const hicache_demand_t demand{1, 4000};
+  EXPECT_EQ(arena->fits({&demand, 1}, &error), HICACHE_NO_CAPACITY);
+  EXPECT_EQ(error.need_bytes, uint64_t{4000} * (2 << 20));
 }
 
 // C14: FULL has filled all but 21 units, a state needs 53: nothing is available before FULL gives some back; then it fits.
@@ -515,6 +626,42 @@ TEST(Capacity, StarvedPoolIsFundedByItsNeighbour) {
   EXPECT_EQ(quota[1], 0u);
   ASSERT_EQ(a.free(0, V(x.begin() + 100, x.begin() + 132)), HICACHE_OK); // Anywhere: what is left packs.
   EXPECT_EQ(a.take(1, 1).size(), 1u);
+}
+
+// Names can be what is short: a plan counts the pages that bring them back, in a chain and where pages are static.
+TEST(Capacity, NamesAreReclaimedToo) {
+  ArenaOptions options = full_and_swa(64);
+  options.pools[kFull].virtual_page_count = 12; // Of which ids start after the sink's page.
+  ByteArena a(options);
+  const uint32_t names = a.arena->virtual_page_count(kFull) - a.arena->info(kFull).first_page;
+  ASSERT_GT(a.capacity(kFull).schedulable_pages, 0u);
+  const V x = a.take(kFull, names - 2);
+  const hicache_demand_t demand{kFull, 5};
+  const uint64_t evictable[] = {x.size(), 0};
+  uint64_t quota[2];
+  ASSERT_EQ(a.arena->reclaim_plan({&demand, 1}, evictable, HICACHE_RECLAIM_FULL_FIRST, quota, &a.error), HICACHE_OK);
+  EXPECT_EQ(quota[kFull], 3u);
+  EXPECT_EQ(quota[kSwa], 0u);
+  const uint64_t too_few[] = {2, 0};
+  EXPECT_EQ(a.arena->reclaim_plan({&demand, 1}, too_few, HICACHE_RECLAIM_FULL_FIRST, quota, &a.error), HICACHE_NO_CAPACITY);
+  ASSERT_EQ(a.free(kFull, V(x.begin(), x.begin() + 3)), HICACHE_OK);
+  EXPECT_EQ(a.take(kFull, 5).size(), 5u);
+}
+
+// Of several pinned pages a refusal names the one at the frontier: nothing is gained before that goes.
+TEST(Capacity, TheBlockerIsAtTheFrontier) {
+  for (const uint32_t pool : {kFull, kSwa}) {
+    ByteArena a(full_and_swa(16));
+    const V x = a.take_both(kFull, kSwa, 5);
+    const V at = a.places(pool, {x[1], x[4]});
+    ASSERT_NE(a.lease(pool, {x[1], x[4]}), 0u);
+    ASSERT_EQ(a.free(kSwa, pool == kSwa ? V{x[0], x[2], x[3]} : V{}), HICACHE_OK);
+    ASSERT_EQ(a.free(kFull, pool == kFull ? V{x[0], x[2], x[3]} : V{}), HICACHE_OK);
+    const uint32_t other = pool == kFull ? kSwa : kFull, most = static_cast<uint32_t>(a.capacity(other).schedulable_pages);
+    EXPECT_EQ(a.fits({{other, most + 1}}), HICACHE_MOVES_BLOCKED);
+    EXPECT_EQ(a.error.blocking_pool, pool);
+    EXPECT_EQ(a.error.blocking_page, pool == kFull ? std::min(at[0], at[1]) : std::max(at[0], at[1]));
+  }
 }
 
 // C15: FULL offers 4 and SWA offers 4, together they offer 3. The joint predicate says so, and one page given back is enough.

@@ -25,13 +25,14 @@ public:
     move_calls++;
     return status;
   }
-  Status zero_pages(std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark, ErrorDetail *) override {
+  Status zero_pages(std::span<const PageZero> zeros, std::span<const FenceMark> waits, FenceMark done, ErrorDetail *) override {
     for (const PageZero &zero : zeros) {
       const uint64_t from = zero.first_token * row_bytes[zero.pool];
       std::memset(at(zero.pool, raw(zero.page)) + from, 0, page_bytes[zero.pool] - from);
       zero_log.push_back(zero);
     }
     zero_waits.assign(waits.begin(), waits.end());
+    zero_done = done;
     return status;
   }
   Status copy_pages(std::span<const PageCopy> copies, std::span<const FenceMark>, FenceMark, ErrorDetail *) override {
@@ -59,7 +60,7 @@ public:
   std::vector<PageMove> log;
   std::vector<PageZero> zero_log;
   std::vector<FenceMark> move_waits, zero_waits;
-  FenceMark last_done;
+  FenceMark last_done, zero_done;
   std::vector<std::vector<uint32_t>> mirror; // By pool and virtual page.
   std::vector<FenceMark> patch_waits;
   uint64_t patch_calls = 0;
