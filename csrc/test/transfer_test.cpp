@@ -489,6 +489,13 @@ TEST(Requests, RefusedWithTheFirstBadNameAndNothingChanged) {
   request.after = 0x123456789;
   EXPECT_EQ(hicache_back_up(engine.get(), &request, &ticket, engine.error()), HICACHE_STALE_ID) << "a predecessor that never was";
   engine.expect_sound();
+  // Where the last line of a lease is bad, the pages of the first ones are not held.
+  const uint32_t bad = 999999;
+  const hicache_pages_t lines[] = {{kFull, 2, pages.data()}, {kFull, 1, &bad}};
+  hicache_lease_t lease;
+  EXPECT_LT(hicache_lease_acquire(engine.get(), lines, 2, &lease, engine.error()), 0);
+  for (const uint32_t tier : {HICACHE_TIER_DEVICE, HICACHE_TIER_HOST})
+    for (const uint32_t pool : {kFull, kSwa}) EXPECT_EQ(engine.pool_stats(tier, pool).pinned_pages, 0u) << tier << " " << pool;
 }
 
 // A child's back-up is reported after its parent's, whatever ends first.
