@@ -141,6 +141,26 @@ func TestPressure(t *testing.T) {
 	}
 }
 
+// TestSelectiveBackUp: write_through_selective backs a prefix up when it is used for the second time, and of a longer prompt no more than that.
+func TestSelectiveBackUp(t *testing.T) {
+	for name, pools := range geometries() {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools, WritePolicy: hicache.WriteThroughSelective})
+			backed := func(when string, tokens, pages int) {
+				t.Helper()
+				s.run(prompt(1, tokens))
+				s.flush()
+				if n := s.live(hicache.TierHost, 0); n != pages {
+					t.Fatalf("%s: %d pages on the host, want %d", when, n, pages)
+				}
+			}
+			backed("a first use", 41, 0)
+			backed("a second use, which goes on", 61, 10)
+			backed("a second use of what was new", 61, 15)
+		})
+	}
+}
+
 // TestManyGoroutines runs requests of overlapping prefixes at once.
 func TestManyGoroutines(t *testing.T) {
 	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Storage: file.New(folder(t))})
