@@ -19,8 +19,9 @@ public:
   // False if older work is still under way in the place that this one would take.
   bool post(uint64_t sequence) {
     std::atomic<uint64_t> &slot = slots_[sequence % kSlots];
-    if (slot.load(std::memory_order_relaxed) != 0) return false;
-    slot.store(sequence, std::memory_order_relaxed);
+    // Who finds this in place of older work must see that work's bytes too: they are handed on.
+    if (slot.load(std::memory_order_acquire) != 0) return false;
+    slot.store(sequence, std::memory_order_release);
     count_.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
