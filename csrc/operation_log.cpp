@@ -53,12 +53,15 @@ void OperationLog::start(uint64_t capacity_bytes, const EngineOptions &options) 
 }
 
 void OperationLog::stop() {
-  if (on_) mark_end(kEndStopped);
+  if (!on_) return;
+  if (in_record_) bytes_.resize(record_);
+  mark_end(kEndStopped);
 }
 
 Status OperationLog::drain(std::byte *buffer, uint64_t buffer_bytes, uint64_t *bytes_out, ErrorDetail *error) {
   uint64_t whole = 0;
-  while (whole < bytes_.size()) {
+  const uint64_t end = in_record_ ? record_ : bytes_.size();
+  while (whole < end) {
     uint32_t length = kHeaderBytes; // The header comes out like a record.
     if (std::memcmp(bytes_.data() + whole, "HICA", 4) != 0) std::memcpy(&length, bytes_.data() + whole, 4);
     if (whole + length > buffer_bytes) {
@@ -71,6 +74,7 @@ Status OperationLog::drain(std::byte *buffer, uint64_t buffer_bytes, uint64_t *b
     whole += length;
   }
   *bytes_out = whole;
+  if (in_record_) record_ -= whole;
   if (whole == 0) return HICACHE_OK; // The buffer may be null then.
   std::memcpy(buffer, bytes_.data(), whole);
   bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(whole));
@@ -87,6 +91,12 @@ void OperationLog::put(const void *bytes, uint64_t count) {
 }
 
 void OperationLog::open_record(Kind kind) {
+  if (in_record_) { // What that call has done is not known: the log ends before it.
+    bytes_.resize(record_);
+    mark_end(kEndStopped);
+    return;
+  }
+  in_record_ = true;
   record_ = bytes_.size();
   const uint32_t header[5] = {0, 0, number_, kind, 0}; // Bytes, checksum, number, kind, status.
   put(header, sizeof header);
@@ -102,6 +112,7 @@ void OperationLog::close_record(uint64_t at, int32_t status) {
 }
 
 Status OperationLog::end(Status status, bool always) {
+  in_record_ = false;
   const bool no_change = status == HICACHE_INVALID_ARGUMENT || status == HICACHE_UNSUPPORTED;
   if (too_long_) {
     bytes_.resize(record_);
@@ -120,7 +131,7 @@ void OperationLog::mark_end(uint32_t reason) {
   record_ = bytes_.size();
   bytes_.insert(bytes_.end(), from, from + sizeof header);
   close_record(record_, HICACHE_OK);
-  on_ = false;
+  on_ = in_record_ = false;
 }
 
 void OperationLog::word(uint32_t value) { put(&value, sizeof value); }

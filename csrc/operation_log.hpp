@@ -58,7 +58,7 @@ public:
     if (!on_) [[likely]]
       return false;
     open_record(kind);
-    return true;
+    return on_;
   }
   void word(uint32_t value);
   void wide(uint64_t value);
@@ -86,6 +86,7 @@ private:
   uint32_t number_ = 0;
   uint32_t serial_ = 0;
   bool on_ = false, started_ = false, too_long_ = false;
+  bool in_record_ = false; // Between begin and end; afterwards still, if an exception has ended the call.
 };
 
 } // namespace hicache

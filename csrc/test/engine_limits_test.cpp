@@ -1,11 +1,50 @@
 // What an engine is given at open: limits that say which option they are, memory from the nodes that were named.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "../host_memory.hpp"
+#include "../operation_log.hpp"
 #include "open_engine.hpp"
 
 namespace hicache_test {
 namespace {
+
+// A call that an exception ends leaves half a record: the log ends before it, whole.
+TEST(OperationLog, ACallThatThrowsEndsTheLog) {
+  hicache::EngineOptions options;
+  hicache::OperationLog log;
+  log.start(hicache::OperationLog::kCapacityMin, options);
+  ASSERT_TRUE(log.begin(hicache::OperationLog::kCancel));
+  log.id(1);
+  log.end(HICACHE_OK);
+  ASSERT_TRUE(log.begin(hicache::OperationLog::kStepOpen));
+  log.wide(7); // And here it is left.
+
+  std::vector<std::byte> bytes(4096);
+  uint64_t got = 0;
+  const auto next = [&] {
+    EXPECT_EQ(log.drain(bytes.data(), bytes.size(), &got, nullptr), HICACHE_OK);
+    std::vector<uint32_t> kinds;
+    for (uint64_t at = 0; at < got;) {
+      uint32_t words[4];
+      std::memcpy(words, bytes.data() + at, sizeof words);
+      const bool header = std::memcmp(bytes.data() + at, "HICA", 4) == 0;
+      if (!header) kinds.push_back(words[3]);
+      if (!header && words[0] == 0) { // No length: nobody could go on from here.
+        ADD_FAILURE() << "half a record";
+        break;
+      }
+      at += header ? hicache::OperationLog::kHeaderBytes : words[0];
+    }
+    return kinds;
+  };
+  EXPECT_EQ(next(), (std::vector<uint32_t>{hicache::OperationLog::kOptions, hicache::OperationLog::kCancel}));
+  EXPECT_FALSE(log.begin(hicache::OperationLog::kCancel));
+  EXPECT_FALSE(log.on());
+  EXPECT_EQ(next(), std::vector<uint32_t>{hicache::OperationLog::kEnd});
+  EXPECT_EQ(next(), std::vector<uint32_t>{});
+}
 
 TEST(EngineLimits, PageCopiesOfAllTickets) {
   EngineShape shape;
