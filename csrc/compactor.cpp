@@ -54,7 +54,7 @@ void Arena::State::set_fence(Pool *pool, uint32_t p, FenceMark mark) {
 
 void Arena::State::join_fence(Pool *pool, uint32_t p, FenceMark mark) {
   PageFence &fence = pool->fences[p];
-  if (!fence || fence.slot() == mark.slot()) { // The common case: one stream.
+  if (!fence || (fence.slot() == mark.slot() && streams.in_order(mark.slot()))) { // The common case: one stream.
     fence = PageFence::of(mark);
     return;
   }
@@ -70,12 +70,17 @@ void Arena::State::inherit_fences(Pool *pool, uint32_t from, uint32_t to) {
   for (uint32_t p = from; p < to; p++) {
     const uint64_t own = index(p), first = own > fence_reach ? own - fence_reach : 0;
     const uint64_t end = std::min<uint64_t>(index(p + 1) + 1, fences.size());
+    mover_waits.clear(0); // Of each stream the latest mark, whichever unit has it.
+    bool found = false;
     for (uint64_t unit = first; unit < end; unit++) {
-      if (unit == own || !fences[unit]) continue;
-      mover_waits.clear(0);
+      if (!fences[unit]) continue;
       overflow.collect(fences[unit], streams, &mover_waits);
-      for (const FenceMark mark : mover_waits.marks()) join_fence(pool, p, mark);
+      found |= unit != own;
     }
+    if (!found) continue;
+    overflow.drop(pool->fences[p]);
+    pool->fences[p] = {};
+    for (const FenceMark mark : mover_waits.marks()) join_fence(pool, p, mark);
   }
 }
 

@@ -101,19 +101,22 @@ uint32_t FenceOverflow::take_node(FenceMark mark, uint32_t next) {
 
 PageFence FenceOverflow::join(PageFence fence, FenceMark mark, const Streams &streams, bool *widened) {
   if (fence.slot() == PageFence::kAllSlot) return fence;
+  const bool in_order = streams.in_order(mark.slot());
+  const auto implied = [&](FenceMark old) { return in_order ? old.slot() == mark.slot() : old == mark; };
   if (fence.slot() != PageFence::kListSlot) {
-    if (!fence || fence.slot() == mark.slot() || !streams.pending(streams.mark_of(fence))) return PageFence::of(mark);
+    const FenceMark old = streams.mark_of(fence);
+    if (!fence || implied(old) || !streams.pending(old)) return PageFence::of(mark);
     const uint32_t second = free_head_;
     if (second == kEnd || nodes_[second].next == kEnd) {
       *widened = true;
       return PageFence::make(PageFence::kAllSlot, 0);
     }
-    const uint32_t tail = take_node(streams.mark_of(fence), kEnd);
+    const uint32_t tail = take_node(old, kEnd);
     return PageFence::make(PageFence::kListSlot, take_node(mark, tail));
   }
   // A node of the same stream is used again, or else one that has passed.
   for (uint32_t node = fence.low(); node != kEnd; node = nodes_[node].next) {
-    if (nodes_[node].mark.slot() != mark.slot()) continue;
+    if (!implied(nodes_[node].mark)) continue;
     nodes_[node].mark = mark;
     return fence;
   }

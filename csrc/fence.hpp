@@ -34,6 +34,8 @@ public:
   // With a board (not owned) the mover's marks pass in any order, and the board says which have.
   void open(const WorkBoard *board);
   bool mover_ordered() const { return board_ == nullptr; }
+  // Whether a later mark of the slot stands for all earlier ones.
+  bool in_order(uint32_t slot) const { return slot != kMoverSlot || board_ == nullptr; }
   const WorkBoard *board() const { return board_; }
   // The slot of a stream, made if need be by taking over one whose work has all ended. 0 if there is none to be had.
   uint32_t slot_of(uint64_t stream);
@@ -106,7 +108,8 @@ public:
   void open(uint32_t node_count);
   uint64_t bytes() const { return nodes_.size() * sizeof(Node); }
 
-  // What a page's fence becomes when `mark` joins it. *widened is set if the nodes have run out: the page then waits for all streams.
+  // What a page's fence becomes when `mark` joins it, the latest of its stream. *widened is set if the nodes have run out: the page then
+  // waits for all streams.
   PageFence join(PageFence fence, FenceMark mark, const Streams &streams, bool *widened);
   // The page has no use for it any more: frees its nodes.
   void drop(PageFence fence) {

@@ -349,6 +349,46 @@ TEST(Fences, StayWithTheBytes) {
   }
 }
 
+// A large page where several small ones were follows all of them: of one stream the latest, wherever its page lay; of the mover's work,
+// which on the host ends in any order, each piece.
+TEST(Fences, ALargePageFollowsAllWhoWereThere) {
+  constexpr uint32_t kState = 1;
+  for (const bool on_the_host : {false, true}) {
+    WorkBoard board;
+    ArenaOptions options;
+    options.pools = {pool_spec(HICACHE_ROLE_FULL, 1024), pool_spec(HICACHE_ROLE_STATE, 256)};
+    options.bytes = 3 * 1024; // The sink, a page where the states are, a page above.
+    if (on_the_host) {
+      options.board = &board;
+      options.pools[kState].zeroing = HICACHE_ZERO_ALWAYS;
+    }
+    ByteArena a(options);
+    ASSERT_EQ(a.status, HICACHE_OK) << a.error.message;
+    V states;
+    for (uint32_t i = 0; i < 4; i++) states.push_back(a.take(kState, 1).at(0)); // With a board: zeroed one by one.
+    std::vector<FenceMark> used;
+    if (on_the_host) {
+      for (uint64_t sequence = 1; sequence <= 4; sequence++) {
+        used.push_back(FenceMark::make(kMoverSlot, sequence));
+        ASSERT_TRUE(board.post(sequence));
+      }
+    } else {
+      for (uint32_t i = 4; i-- > 0;) { // The lowest page last.
+        const FenceMark mark = a.close_step(a.step(7, kState, {states[i]}));
+        if (i == 0) used.push_back(mark);
+      }
+    }
+    ASSERT_EQ(a.free(kState, states), HICACHE_OK);
+    const V page = a.take(kFull, 2);
+    ASSERT_EQ(a.status, HICACHE_OK) << a.error.message;
+    std::vector<FenceMark> waits;
+    a.close_step(a.step(8, kFull, page, &waits));
+    std::sort(waits.begin(), waits.end(), [](FenceMark x, FenceMark y) { return x.bits < y.bits; });
+    EXPECT_EQ(waits, used) << on_the_host;
+    EXPECT_EQ(a.arena->verify(), "");
+  }
+}
+
 // The mirror of the tables is patched behind the steps that used what has been given back, once a step, with all changes in one call a
 // pool.
 TEST(Fences, TheMirrorFollowsStepsOnPagesGivenBack) {
