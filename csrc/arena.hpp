@@ -163,6 +163,8 @@ public:
   bool can_follow(hicache_step_t step, uint64_t stream) const;
   // *mark_out names the closed step: the engine records an event on the stream behind it.
   Status step_close(hicache_step_t step, FenceMark *mark_out, ErrorDetail *error);
+  // Ends an open step in which nothing was enqueued, whose id nobody has: its pages get no fence but those they carried.
+  void step_abandon(hicache_step_t step);
   // Tells the mover's mirror what has changed in the virtual tables since the last call: before a step, whose kernels may read it. Nothing
   // without `mirrored`. O(changed names).
   Status publish_tables(ErrorDetail *error);

@@ -297,9 +297,15 @@ Status Engine::pool_info(uint32_t tier, uint32_t pool, hicache_pool_info_t *info
 Status Engine::step_open(uint64_t stream, std::span<const hicache_pages_t> pages, hicache_step_t *step_out, ErrorDetail *error) {
   std::span<const FenceMark> waits;
   if (Status status = device_->step_open(stream, pages, step_out, &waits, error); status != HICACHE_OK) return status;
+  return begin_step(*step_out, stream, waits, error);
+}
+
+Status Engine::begin_step(hicache_step_t step, uint64_t stream, std::span<const FenceMark> waits, ErrorDetail *error) {
   page_work_.await(Tier::kDevice, waits);
-  if (Status status = device_->publish_tables(error); status != HICACHE_OK) return status;
-  return backend_->order_step(stream, waits, error);
+  Status status = device_->publish_tables(error);
+  if (status == HICACHE_OK) status = backend_->order_step(stream, waits, error);
+  if (status != HICACHE_OK) device_->step_abandon(step); // The caller gets no id of it.
+  return status;
 }
 
 Status Engine::step_follow(hicache_step_t previous, uint64_t stream, std::span<const StepLine> lines,
@@ -310,12 +316,10 @@ Status Engine::step_follow(hicache_step_t previous, uint64_t stream, std::span<c
   const Status recorded = mark ? backend_->fence_record(mark, stream, status == HICACHE_OK ? error : nullptr) : HICACHE_OK;
   if (status != HICACHE_OK) return status;
   if (recorded != HICACHE_OK) {
-    device_->step_close(*step_out, &mark, nullptr); // The device has failed: nobody will close it.
+    device_->step_abandon(*step_out);
     return recorded;
   }
-  page_work_.await(Tier::kDevice, waits);
-  if (Status published = device_->publish_tables(error); published != HICACHE_OK) return published;
-  return backend_->order_step(stream, waits, error);
+  return begin_step(*step_out, stream, waits, error);
 }
 
 Status Engine::step_close(hicache_step_t step, ErrorDetail *error) {

@@ -115,6 +115,8 @@ private:
   };
 
   explicit Engine(const EngineOptions &options);
+  // Orders `stream` behind what the arena's open step waits for; ends the step if that fails.
+  Status begin_step(hicache_step_t step, uint64_t stream, std::span<const FenceMark> waits, ErrorDetail *error);
   Status open_arenas(ErrorDetail *error);
   Status open_backend(ErrorDetail *error);
   ArenaOptions arena_options(Tier tier);

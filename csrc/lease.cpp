@@ -188,6 +188,16 @@ Status Arena::step_close(hicache_step_t step, FenceMark *mark_out, ErrorDetail *
   return s.settle(changed, error);
 }
 
+void Arena::step_abandon(hicache_step_t step) {
+  State &s = *state_;
+  StepRecord *record = s.steps.find(step);
+  s.streams.close_step(record->stream_slot);
+  uint32_t changed = s.unpin_list(&record->pins);
+  if (record->line_set != LineSet::kNone) changed |= s.give_back_line_set(record->line_set, s.line_sets[record->line_set].carried);
+  s.steps.erase(step);
+  s.settle(changed, nullptr); // As in unpin.
+}
+
 bool Arena::is_lease(uint64_t id) const { return state_->leases.find(id) != nullptr; }
 bool Arena::is_step(uint64_t id) const { return state_->steps.find(id) != nullptr; }
 uint32_t Arena::lease_count() const { return state_->leases.held(); }

@@ -113,5 +113,56 @@ TEST_F(MirrorTest, IsTheTablesAfterAnything) {
   EXPECT_EQ(engine_->verify(), "");
 }
 
+// The arena has opened a step, and then the device refuses the stream: nobody gets the step's id, so nothing may hold its pages.
+TEST_F(MirrorTest, AStepThatIsRefusedHoldsNothing) {
+  if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver";
+  const auto capture = simulator_function<void (*)(CuStream, int)>("simulated_cuda_capture");
+  const auto stream = reinterpret_cast<uint64_t>(stream_);
+  ErrorDetail why;
+  EngineLock lock(*engine_);
+  uint32_t pages[3];
+  const Take take{kFull, 2, pages};
+  OK(engine_->device().take({&take, 1}, error));
+  const hicache_pages_t held{kFull, 2, pages};
+  hicache_step_t step = 0;
+  capture(stream_, 1);
+  EXPECT_EQ(engine_->step_open(stream, {&held, 1}, &step, &why), HICACHE_INVALID_ARGUMENT);
+  EXPECT_EQ(engine_->device().step_count(), 0u);
+
+  hicache_sequence_t sequence{};
+  sequence.vpages = pages;
+  sequence.vpage_count = 2;
+  sequence.vpage_capacity = 3;
+  sequence.token_count = 8;
+  sequence.new_token_count = 1;
+  int32_t ids[3], indptr[2];
+  hicache_batch_table_t table{};
+  table.pool = kFull;
+  table.ids = ids;
+  table.ids_capacity = 3;
+  table.indptr = indptr;
+  hicache_batch_t batch{};
+  batch.struct_size = sizeof batch;
+  batch.owner_pool = kFull;
+  batch.stream = stream;
+  batch.sequences = &sequence;
+  batch.sequence_count = 1;
+  batch.tables = &table;
+  batch.table_count = 1;
+  EXPECT_EQ(engine_->batch_step().run(batch, &step, &why), HICACHE_INVALID_ARGUMENT) << why.message;
+  EXPECT_EQ(engine_->device().step_count(), 0u);
+  EXPECT_EQ(sequence.vpage_count, 2u);
+  hicache_pool_stats_t stats{};
+  OK(engine_->device().pool_stats(kFull, &stats, error));
+  EXPECT_EQ(stats.live_pages, 2u);
+  EXPECT_EQ(stats.quarantined_pages + stats.pinned_pages, 0u);
+
+  capture(stream_, 0);
+  OK(engine_->batch_step().run(batch, &step, error));
+  OK(engine_->step_close(step, error));
+  EXPECT_EQ(engine_->verify(), "");
+  EXPECT_EQ(engine_->begin_close(&why), HICACHE_OK) << why.message;
+}
+
 } // namespace
 } // namespace hicache::device_test

@@ -607,12 +607,6 @@ TEST(CudaBackend, ADeviceWideSynchroniseDoesNotDeadlock) {
 
 // ---- What only the simulated driver can do ----
 
-void *simulator() {
-  const char *path = std::getenv("HICACHE_LIBCUDA");
-  return simulated && path != nullptr ? dlopen(path, RTLD_NOW) : nullptr;
-}
-template <class Function> Function simulator_function(const char *name) { return reinterpret_cast<Function>(dlsym(simulator(), name)); }
-
 TEST(CudaBackend, GivesEverythingBack) {
   if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver, which counts what is held";
   const auto live = simulator_function<int (*)()>("simulated_cuda_live");

@@ -1,10 +1,12 @@
 // What the tests of the CUDA backend share: an engine-less backend over a few pools, jobs, the caller's side of the driver.
 #pragma once
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -18,6 +20,13 @@
 namespace hicache::device_test {
 
 inline bool simulated = false; // The driver is simulated_cuda.
+
+// What only the simulated driver can do.
+inline void *simulator() {
+  const char *path = std::getenv("HICACHE_LIBCUDA");
+  return simulated && path != nullptr ? dlopen(path, RTLD_NOW) : nullptr;
+}
+template <class Function> Function simulator_function(const char *name) { return reinterpret_cast<Function>(dlsym(simulator(), name)); }
 
 #define CU_OK(call)                                                                                                                        \
   do {                                                                                                                                     \
