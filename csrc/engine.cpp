@@ -216,7 +216,7 @@ Status Engine::begin_close(ErrorDetail *error) {
   const uint32_t leases = device_->lease_count() + host_leases;
   const uint32_t reservations = device_->reservation_count();
   const uint32_t steps = device_->step_count();
-  if (leases + reservations + steps > 0) {
+  if (leases + reservations + steps > 0 && !backend_->poisoned()) { // After a failure nobody can give them back.
     return fail(error, HICACHE_BUSY, HICACHE_NO_POOL, "%u leases (%u of host pages), %u reservations and %u open steps are held", leases,
                 host_leases, reservations, steps);
   }

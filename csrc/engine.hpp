@@ -32,7 +32,7 @@ public:
 
   std::mutex mutex;
 
-  // BUSY while leases, reservations or steps are held; else nothing new is taken any more.
+  // BUSY while leases, reservations or steps are held, unless the device has failed; else nothing new is taken any more.
   Status begin_close(ErrorDetail *error);
   bool closing() const { return closing_; }
   // Wakes those who wait and blocks until all transfers have ended. Without the lock.

@@ -230,9 +230,9 @@ typedef struct hicache_options {
 // Errors: INVALID_ARGUMENT naming the field, INFEASIBLE, ABI_MISMATCH, UNSUPPORTED, DEVICE.
 HICACHE_API hicache_status_t hicache_open(const hicache_options_t *options, hicache_engine_t **engine_out, hicache_error_t *error);
 
-// BUSY, changing nothing, while leases, reservations or open steps are held. Else stops taking work, blocks until submitted
-// transfers have ended (a DMA cannot be recalled) and frees the engine. NULL is OK and does nothing. A pointer that was closed
-// already is CLOSED (the library remembers the addresses of engines it has closed and not reused).
+// BUSY, changing nothing, while leases, reservations or open steps are held and the device works. Else stops taking work,
+// blocks until submitted transfers have ended (a DMA cannot be recalled) and frees the engine. NULL is OK and does nothing. A pointer
+// that was closed already is CLOSED (the library remembers the addresses of engines it has closed and not reused).
 HICACHE_API hicache_status_t hicache_close(hicache_engine_t *engine, hicache_error_t *error);
 
 // ---- Geometry -----------------------------------------------------------------------------------------------------------

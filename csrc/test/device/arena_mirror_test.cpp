@@ -164,5 +164,24 @@ TEST_F(MirrorTest, AStepThatIsRefusedHoldsNothing) {
   EXPECT_EQ(engine_->begin_close(&why), HICACHE_OK) << why.message;
 }
 
+// Only close is left then, and whoever holds something has no call to give it back with.
+TEST_F(MirrorTest, AFailedDeviceCanBeClosed) {
+  if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver, whose faults can be mended";
+  const auto device_fails = simulator_function<void (*)(int)>("simulated_cuda_fail");
+  const auto stream = reinterpret_cast<uint64_t>(stream_);
+  ErrorDetail why;
+  EngineLock lock(*engine_);
+  hicache_step_t closed = 0, open = 0;
+  OK(engine_->step_open(stream, {}, &closed, error));
+  OK(engine_->step_open(stream, {}, &open, error));
+  EXPECT_EQ(engine_->begin_close(&why), HICACHE_BUSY);
+  device_fails(700);
+  EXPECT_EQ(engine_->step_close(closed, &why), HICACHE_DEVICE);
+  EXPECT_TRUE(engine_->backend().poisoned());
+  EXPECT_GT(engine_->device().step_count(), 0u);
+  EXPECT_EQ(engine_->begin_close(&why), HICACHE_OK) << why.message;
+  device_fails(0);
+}
+
 } // namespace
 } // namespace hicache::device_test

@@ -1130,9 +1130,9 @@ pub struct Api {
     /// Opens an engine and takes all of its memory. On success *engine_out must go to hicache_close once.
     /// Errors: INVALID_ARGUMENT naming the field, INFEASIBLE, ABI_MISMATCH, UNSUPPORTED, DEVICE.
     pub hicache_open: unsafe extern "C" fn(options: *const hicache_options_t, engine_out: *mut *mut hicache_engine_t, error: *mut hicache_error_t) -> hicache_status_t,
-    /// BUSY, changing nothing, while leases, reservations or open steps are held. Else stops taking work, blocks until submitted
-    /// transfers have ended (a DMA cannot be recalled) and frees the engine. NULL is OK and does nothing. A pointer that was closed
-    /// already is CLOSED (the library remembers the addresses of engines it has closed and not reused).
+    /// BUSY, changing nothing, while leases, reservations or open steps are held and the device works. Else stops taking work,
+    /// blocks until submitted transfers have ended (a DMA cannot be recalled) and frees the engine. NULL is OK and does nothing. A pointer
+    /// that was closed already is CLOSED (the library remembers the addresses of engines it has closed and not reused).
     pub hicache_close: unsafe extern "C" fn(engine: *mut hicache_engine_t, error: *mut hicache_error_t) -> hicache_status_t,
     pub hicache_pool_info: unsafe extern "C" fn(engine: *mut hicache_engine_t, tier: u32, pool: u32, info_out: *mut hicache_pool_info_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Takes and binds pages; zeroes them as their pool says. May move pages first if the demand fits no other way (lazy, eager).
