@@ -197,8 +197,12 @@ std::byte *CudaBackend::pool_base(Tier tier, uint32_t pool) const {
 Status CudaBackend::resize_device(uint64_t bytes, ErrorDetail *error) {
   if (device_.poisoned()) return device_.fault(error);
   ContextScope scope(device_.api(), device_.context());
-  // What goes may still be the source of a move that was just asked for. Resizing is rare and may take its time.
+  // What goes may still be the source of a move that was just asked for, and kernels of closed steps may read pages that were freed behind
+  // them: unmapping waits for nobody. Resizing is rare and may take its time.
   if (Status s = check(device_.api().stream_synchronize(mover_), "moving pages", error); s != HICACHE_OK) return s;
+  if (device_arena_.gives_back(bytes)) {
+    if (Status s = fences_.wait_all(error); s != HICACHE_OK) return s;
+  }
   return device_arena_.resize(bytes, error);
 }
 

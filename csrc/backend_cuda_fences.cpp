@@ -1,5 +1,8 @@
 #include "backend_cuda_fences.hpp"
 
+#include <algorithm>
+#include <thread>
+
 #include "copy_queue.hpp"
 
 namespace hicache {
@@ -99,6 +102,21 @@ Status FenceBoard::wait(CuStream stream, FenceMark mark, ErrorDetail *error) {
   if (device_.poisoned()) return device_.fault(error);
   return fail(error, HICACHE_INTERNAL, HICACHE_NO_POOL, "waiting for a fence that was never recorded (stream slot %u, sequence %llu)",
               mark.slot(), static_cast<unsigned long long>(mark.sequence()));
+}
+
+Status FenceBoard::wait_all(ErrorDetail *error) {
+  const auto some_pending = [&] {
+    std::lock_guard lock(mutex_);
+    return std::any_of(slots_.begin(), slots_.end(), [&](Slot &slot) {
+      retire(slot);
+      return !slot.pending.empty();
+    });
+  };
+  while (some_pending()) { // Without the lock in between: a stream may wait for a lane, which asks for fences.
+    if (device_.poisoned()) return device_.fault(error);
+    std::this_thread::yield();
+  }
+  return HICACHE_OK;
 }
 
 } // namespace hicache

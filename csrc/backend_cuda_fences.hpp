@@ -28,6 +28,9 @@ public:
   // Makes `stream` wait on the device, unless the mark has passed.
   Status wait(CuStream stream, FenceMark mark, ErrorDetail *error);
 
+  // Blocks until all that was recorded has passed. DEVICE if the device fails before.
+  Status wait_all(ErrorDetail *error);
+
   // A step has been opened or closed a moment ago, or a closed one is still running: kernels of ours would take its multiprocessors.
   bool compute_about();
   void note_step();

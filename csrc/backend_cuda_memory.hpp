@@ -26,6 +26,8 @@ public:
   void close();
 
   CuAddress base() const { return base_; }
+  // Whether resizing to so many bytes unmaps any.
+  bool gives_back(uint64_t bytes) const { return !mappings_.empty() && mapped_ - mappings_.back().bytes >= bytes; }
 
 private:
   struct Mapping {

@@ -485,6 +485,25 @@ TEST(CudaBackend, ResizeKeepsAddressesAndBytes) {
   EXPECT_FALSE(rig.backend.poisoned());
 }
 
+// A page that was freed behind a closed step may still be read by the step's kernels.
+TEST(CudaBackend, MemoryGoesAfterTheStepsThatMayReadIt) {
+  if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver, whose streams run functions of the host";
+  const auto run = simulator_function<void (*)(CuStream, void (*)(void *), void *)>("simulated_cuda_run");
+  Rig rig({pool(false, 16, 2048, 2048, range(0, 4))}, 4 * kMiB, kMiB, {}, 64 * kMiB);
+  ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
+  OK(rig.backend.resize_device(64 * kMiB, error));
+  static std::atomic<bool> read;
+  read = false;
+  const auto kernel = [](void *) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    read = true;
+  };
+  run(rig.stream, kernel, nullptr);
+  OK(rig.backend.fence_record(FenceMark::make(2, 1), rig.caller(), error));
+  OK(rig.backend.resize_device(4 * kMiB, error));
+  EXPECT_TRUE(read);
+}
+
 // ---- Bad input ----
 
 TEST(CudaBackend, RefusesWhatItCannotOpen) {
