@@ -156,12 +156,15 @@ public:
   Status step_open(uint64_t stream, std::span<const hicache_pages_t> pages, hicache_step_t *step_out, std::span<const FenceMark> *waits,
                    ErrorDetail *error);
   // A batch's step: closes `previous` (0: none; else can_follow) and opens a step on the pages of the lines, which lie in the order of
-  // their places, and on `pages`. What `previous` held already stays pinned. *mark_out as in step_close, null without `previous`; it is
-  // given on errors too, when `previous` is closed and nothing is held. by_line = false: in a plain list, which takes less room.
+  // their places, and on `pages`. What `previous` held already stays pinned. On errors `previous` is closed too and nothing is held.
+  // by_line = false: in a plain list, which takes less room.
   Status step_follow(hicache_step_t previous, uint64_t stream, std::span<const StepLine> lines, std::span<const hicache_pages_t> pages,
-                     bool by_line, hicache_step_t *step_out, FenceMark *mark_out, std::span<const FenceMark> *waits, ErrorDetail *error);
+                     bool by_line, hicache_step_t *step_out, std::span<const FenceMark> *waits, ErrorDetail *error);
   bool can_follow(hicache_step_t step, uint64_t stream) const;
-  // *mark_out names the closed step: the engine records an event on the stream behind it.
+  // The mark that closing the step will leave. The engine has it recorded on the step's stream first: closing may move pages, and the moves
+  // wait for it.
+  Status step_mark(hicache_step_t step, FenceMark *mark_out, ErrorDetail *error) const;
+  // *mark_out (may be null) names the closed step.
   Status step_close(hicache_step_t step, FenceMark *mark_out, ErrorDetail *error);
   // Ends an open step in which nothing was enqueued, whose id nobody has: its pages get no fence but those they carried.
   void step_abandon(hicache_step_t step);

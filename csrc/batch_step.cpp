@@ -160,7 +160,9 @@ Status BatchStep::run(const hicache_batch_t &batch, hicache_step_t *step_out, Er
     previous = 0;
   }
   if (Status status = extend(batch, error); status != HICACHE_OK) {
-    if (previous != 0) engine_.step_close(previous, nullptr);
+    if (previous != 0) {
+      if (Status closed = engine_.step_close(previous, error); closed != HICACHE_OK) return closed;
+    }
     return engine_.explain(HICACHE_TIER_DEVICE, status, error);
   }
   for (uint32_t table = 0; table < batch.table_count; table++) write_table(batch, table);

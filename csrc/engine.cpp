@@ -310,22 +310,23 @@ Status Engine::begin_step(hicache_step_t step, uint64_t stream, std::span<const 
 
 Status Engine::step_follow(hicache_step_t previous, uint64_t stream, std::span<const StepLine> lines,
                            std::span<const hicache_pages_t> pages, bool by_line, hicache_step_t *step_out, ErrorDetail *error) {
-  FenceMark mark;
-  std::span<const FenceMark> waits;
-  const Status status = device_->step_follow(previous, stream, lines, pages, by_line, step_out, &mark, &waits, error);
-  const Status recorded = mark ? backend_->fence_record(mark, stream, status == HICACHE_OK ? error : nullptr) : HICACHE_OK;
-  if (status != HICACHE_OK) return status;
-  if (recorded != HICACHE_OK) {
-    device_->step_abandon(*step_out);
-    return recorded;
+  if (previous != 0) {
+    if (Status status = record_step(previous, error); status != HICACHE_OK) return status;
   }
+  std::span<const FenceMark> waits;
+  if (Status status = device_->step_follow(previous, stream, lines, pages, by_line, step_out, &waits, error); status != HICACHE_OK)
+    return status;
   return begin_step(*step_out, stream, waits, error);
 }
 
 Status Engine::step_close(hicache_step_t step, ErrorDetail *error) {
+  if (Status status = record_step(step, error); status != HICACHE_OK) return status;
+  return device_->step_close(step, nullptr, error);
+}
+
+Status Engine::record_step(hicache_step_t step, ErrorDetail *error) {
   FenceMark mark;
-  if (Status status = device_->step_close(step, &mark, error); status != HICACHE_OK) return status;
-  if (!mark) return HICACHE_OK;
+  if (Status status = device_->step_mark(step, &mark, error); status != HICACHE_OK) return status;
   return backend_->fence_record(mark, device_->stream_of(mark.slot()), error);
 }
 

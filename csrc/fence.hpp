@@ -40,7 +40,8 @@ public:
   // The slot of a stream, made if need be by taking over one whose work has all ended. 0 if there is none to be had.
   uint32_t slot_of(uint64_t stream);
   uint64_t stream_of(uint32_t slot) const { return slot < used_ ? slots_[slot].stream : 0; }
-  // The mark of the next piece of work of a slot.
+  // The mark of the next piece of work of a slot, without and with beginning it.
+  FenceMark next(uint32_t slot) const { return FenceMark::make(slot, slots_[slot].issued + 1); }
   FenceMark issue(uint32_t slot) { return FenceMark::make(slot, ++slots_[slot].issued); }
   void passed(FenceMark mark);
   // An open step keeps its slot from being taken over.

@@ -175,6 +175,13 @@ Status Arena::step_open(uint64_t stream, std::span<const hicache_pages_t> pages,
   return HICACHE_OK;
 }
 
+Status Arena::step_mark(hicache_step_t step, FenceMark *mark_out, ErrorDetail *error) const {
+  const StepRecord *record = state_->steps.find(step);
+  if (record == nullptr) return fail(error, HICACHE_STALE_ID, HICACHE_NO_POOL, "the step is closed or never was");
+  *mark_out = state_->streams.next(record->stream_slot);
+  return HICACHE_OK;
+}
+
 Status Arena::step_close(hicache_step_t step, FenceMark *mark_out, ErrorDetail *error) {
   State &s = *state_;
   StepRecord *record = s.steps.find(step);

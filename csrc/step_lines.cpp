@@ -118,8 +118,7 @@ Status Arena::State::hold_pages(std::span<const hicache_pages_t> pages, PinList 
 }
 
 Status Arena::step_follow(hicache_step_t previous, uint64_t stream, std::span<const StepLine> lines, std::span<const hicache_pages_t> pages,
-                          bool by_line, hicache_step_t *step_out, FenceMark *mark_out, std::span<const FenceMark> *waits,
-                          ErrorDetail *error) {
+                          bool by_line, hicache_step_t *step_out, std::span<const FenceMark> *waits, ErrorDetail *error) {
   State &s = *state_;
   StepRecord *old = s.steps.find(previous);
   if (old == nullptr && s.steps.full()) return fail(error, HICACHE_LIMIT, HICACHE_NO_POOL, "all %u steps are open", s.steps.capacity());
@@ -137,7 +136,6 @@ Status Arena::step_follow(hicache_step_t previous, uint64_t stream, std::span<co
     old_plain = old->pins;
     s.steps.erase(previous);
   }
-  *mark_out = mark;
   uint32_t changed = 0;
   s.caller_waits.clear(slot); // Its own stream keeps its order by itself.
   Status status = s.hold_lines(lines, next.line_set, &next.pins, mark, &changed, error);

@@ -449,7 +449,8 @@ HICACHE_API hicache_status_t hicache_lease_release(hicache_engine_t *engine, hic
 
 // Opens a step: a unit of compute that reads and writes these pages, on `stream`. While open it pins them, since a kernel that was
 // submitted but not launched may hold their addresses. Closing it, once its kernels are enqueued, pins nothing and leaves a fence: a
-// move, a zeroing, a load or a hand-out to another stream waits for it on the device. Errors: NOT_MAPPED, LIMIT.
+// move, a zeroing, a load or a hand-out to another stream waits for it on the device. Errors: NOT_MAPPED, LIMIT; INVALID_ARGUMENT, changing
+// nothing, while the stream is being captured: a step is opened and closed outside the capture, around each replay.
 HICACHE_API hicache_status_t hicache_step_open(hicache_engine_t *engine, uint64_t stream, const hicache_pages_t *pages, uint32_t pages_count,
                                                hicache_step_t *step_out, hicache_error_t *error);
 HICACHE_API hicache_status_t hicache_step_close(hicache_engine_t *engine, hicache_step_t step, hicache_error_t *error);
@@ -500,9 +501,10 @@ typedef struct hicache_batch {
 } hicache_batch_t;
 
 // A server's step over a batch in one call: closes the previous step, extends every sequence or none, opens a step on the pages listed and
-// writes their page tables. Errors as hicache_extend and hicache_step_open; INVALID_ARGUMENT, before anything is done, for tables too small.
-// After any other error the previous step is closed and nothing else has changed but the memory of the tables. Where `previous` is this
-// stream's last batch, pages that both list stay pinned in between. Cost: O(pages listed), of which a page listed before costs a compare.
+// writes their page tables. Errors as hicache_extend and hicache_step_open; INVALID_ARGUMENT, before anything is done, for tables too small
+// and while the previous step's stream is being captured. After any other error the previous step is closed and nothing else has changed but
+// the memory of the tables. Where `previous` is this stream's last batch, pages that both list stay pinned in between. Cost: O(pages
+// listed), of which a page listed before costs a compare.
 HICACHE_API hicache_status_t hicache_batch_step(hicache_engine_t *engine, const hicache_batch_t *batch, hicache_step_t *step_out,
                                                 hicache_error_t *error);
 

@@ -68,8 +68,47 @@ protected:
     OK(engine_->step_close(step, error));
   }
 
+  void take(uint32_t count, uint32_t *pages_out) {
+    const Take line{kFull, count, pages_out};
+    OK(engine_->device().take({&line, 1}, error));
+  }
+  hicache_pool_stats_t stats() {
+    hicache_pool_stats_t out{};
+    EXPECT_EQ(engine_->device().pool_stats(kFull, &out, nullptr), HICACHE_OK);
+    return out;
+  }
+
   std::unique_ptr<Engine> engine_;
   CuStream stream_ = nullptr;
+};
+
+// A sequence of two full pages, which gets one token more: a third page.
+struct DecodeBatch {
+  uint32_t pages[3];
+  int32_t ids[3], indptr[2];
+  hicache_sequence_t sequence{};
+  hicache_batch_table_t table{};
+  hicache_batch_t batch{};
+
+  explicit DecodeBatch(uint64_t stream) {
+    sequence.vpages = pages;
+    sequence.vpage_count = 2;
+    sequence.vpage_capacity = 3;
+    sequence.token_count = 8;
+    sequence.new_token_count = 1;
+    table.pool = kFull;
+    table.ids = ids;
+    table.ids_capacity = 3;
+    table.indptr = indptr;
+    batch.struct_size = sizeof batch;
+    batch.owner_pool = kFull;
+    batch.stream = stream;
+    batch.sequences = &sequence;
+    batch.sequence_count = 1;
+    batch.tables = &table;
+    batch.table_count = 1;
+  }
+  DecodeBatch(const DecodeBatch &) = delete;
 };
 
 TEST_F(MirrorTest, IsTheTablesAfterAnything) {
@@ -120,48 +159,75 @@ TEST_F(MirrorTest, AStepThatIsRefusedHoldsNothing) {
   const auto stream = reinterpret_cast<uint64_t>(stream_);
   ErrorDetail why;
   EngineLock lock(*engine_);
-  uint32_t pages[3];
-  const Take take{kFull, 2, pages};
-  OK(engine_->device().take({&take, 1}, error));
-  const hicache_pages_t held{kFull, 2, pages};
+  DecodeBatch decode(stream);
+  take(2, decode.pages);
+  const hicache_pages_t held{kFull, 2, decode.pages};
   hicache_step_t step = 0;
   capture(stream_, 1);
   EXPECT_EQ(engine_->step_open(stream, {&held, 1}, &step, &why), HICACHE_INVALID_ARGUMENT);
   EXPECT_EQ(engine_->device().step_count(), 0u);
-
-  hicache_sequence_t sequence{};
-  sequence.vpages = pages;
-  sequence.vpage_count = 2;
-  sequence.vpage_capacity = 3;
-  sequence.token_count = 8;
-  sequence.new_token_count = 1;
-  int32_t ids[3], indptr[2];
-  hicache_batch_table_t table{};
-  table.pool = kFull;
-  table.ids = ids;
-  table.ids_capacity = 3;
-  table.indptr = indptr;
-  hicache_batch_t batch{};
-  batch.struct_size = sizeof batch;
-  batch.owner_pool = kFull;
-  batch.stream = stream;
-  batch.sequences = &sequence;
-  batch.sequence_count = 1;
-  batch.tables = &table;
-  batch.table_count = 1;
-  EXPECT_EQ(engine_->batch_step().run(batch, &step, &why), HICACHE_INVALID_ARGUMENT) << why.message;
+  EXPECT_EQ(engine_->batch_step().run(decode.batch, &step, &why), HICACHE_INVALID_ARGUMENT) << why.message;
   EXPECT_EQ(engine_->device().step_count(), 0u);
-  EXPECT_EQ(sequence.vpage_count, 2u);
-  hicache_pool_stats_t stats{};
-  OK(engine_->device().pool_stats(kFull, &stats, error));
-  EXPECT_EQ(stats.live_pages, 2u);
-  EXPECT_EQ(stats.quarantined_pages + stats.pinned_pages, 0u);
+  EXPECT_EQ(decode.sequence.vpage_count, 2u);
+  EXPECT_EQ(stats().live_pages, 2u);
+  EXPECT_EQ(stats().quarantined_pages + stats().pinned_pages, 0u);
 
   capture(stream_, 0);
-  OK(engine_->batch_step().run(batch, &step, error));
+  OK(engine_->batch_step().run(decode.batch, &step, error));
   OK(engine_->step_close(step, error));
   EXPECT_EQ(engine_->verify(), "");
   EXPECT_EQ(engine_->begin_close(&why), HICACHE_OK) << why.message;
+}
+
+// Closing a step moves pages at once where compaction is eager, and the moves wait for the very step.
+TEST_F(MirrorTest, AStepThatClosesLetsItsPagesMove) {
+  ErrorDetail why;
+  EngineLock lock(*engine_);
+  OK(engine_->device().set_compaction(HICACHE_COMPACTION_EAGER, error));
+  uint32_t pages[4];
+  take(4, pages);
+  const hicache_pages_t all{kFull, 4, pages}, middle{kFull, 2, pages + 1};
+  hicache_step_t step = 0;
+  OK(engine_->step_open(reinterpret_cast<uint64_t>(stream_), {&all, 1}, &step, error));
+  OK(engine_->device().free({&middle, 1}, error));
+  EXPECT_EQ(engine_->device().counters().moves, 0u);
+  EXPECT_EQ(engine_->step_close(step, &why), HICACHE_OK) << why.message;
+  EXPECT_EQ(engine_->device().counters().moves, 1u);
+  EXPECT_EQ(engine_->verify(), "");
+}
+
+// What runs in a capture leaves no event: the step stays open until the stream can take one.
+TEST_F(MirrorTest, AStepWhoseStreamIsCapturedStaysOpen) {
+  if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver";
+  const auto capture = simulator_function<void (*)(CuStream, int)>("simulated_cuda_capture");
+  const auto stream = reinterpret_cast<uint64_t>(stream_);
+  ErrorDetail why;
+  EngineLock lock(*engine_);
+  DecodeBatch decode(stream);
+  uint32_t below[2];
+  take(2, below);
+  take(2, decode.pages);
+  hicache_step_t step = 0, further = 0;
+  OK(engine_->batch_step().run(decode.batch, &step, error));
+  decode.batch.previous = step;
+  capture(stream_, 1);
+  EXPECT_EQ(engine_->step_close(step, &why), HICACHE_INVALID_ARGUMENT);
+  EXPECT_EQ(engine_->batch_step().run(decode.batch, &further, &why), HICACHE_INVALID_ARGUMENT) << why.message;
+  EXPECT_TRUE(engine_->device().is_step(step));
+  EXPECT_EQ(engine_->device().step_count(), 1u);
+  EXPECT_EQ(decode.sequence.token_count, 9u);
+  EXPECT_EQ(stats().pinned_pages, 3u);
+  capture(stream_, 0);
+  OK(engine_->step_close(step, error));
+
+  // Its pages move behind it.
+  const hicache_pages_t line{kFull, 2, below};
+  OK(engine_->device().free({&line, 1}, error));
+  hicache_compact_budget_t budget{sizeof budget, HICACHE_TIER_DEVICE, 0, HICACHE_NO_POOL, 0};
+  hicache_compact_result_t result{};
+  EXPECT_EQ(engine_->device().compact(budget, &result, &why), HICACHE_OK) << why.message;
+  EXPECT_EQ(result.moved_pages, 2u);
+  EXPECT_EQ(engine_->verify(), "");
 }
 
 // Only close is left then, and whoever holds something has no call to give it back with.

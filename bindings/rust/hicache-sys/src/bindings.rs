@@ -1195,7 +1195,8 @@ pub struct Api {
     pub hicache_lease_release: unsafe extern "C" fn(engine: *mut hicache_engine_t, lease: hicache_lease_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Opens a step: a unit of compute that reads and writes these pages, on `stream`. While open it pins them, since a kernel that was
     /// submitted but not launched may hold their addresses. Closing it, once its kernels are enqueued, pins nothing and leaves a fence: a
-    /// move, a zeroing, a load or a hand-out to another stream waits for it on the device. Errors: NOT_MAPPED, LIMIT.
+    /// move, a zeroing, a load or a hand-out to another stream waits for it on the device. Errors: NOT_MAPPED, LIMIT; INVALID_ARGUMENT, changing
+    /// nothing, while the stream is being captured: a step is opened and closed outside the capture, around each replay.
     pub hicache_step_open: unsafe extern "C" fn(engine: *mut hicache_engine_t, stream: u64, pages: *const hicache_pages_t, pages_count: u32, step_out: *mut hicache_step_t, error: *mut hicache_error_t) -> hicache_status_t,
     pub hicache_step_close: unsafe extern "C" fn(engine: *mut hicache_engine_t, step: hicache_step_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Translates virtual pages of one pool to kernel ids. PAGE: one int32 a page. TOKEN: page_tokens int32 a page. Unmapped, negative or
@@ -1203,9 +1204,10 @@ pub struct Api {
     /// lease or an open step holds the pages: `holder` names one (INVALID_ARGUMENT if 0, STALE_ID if over). Cost: O(page_count).
     pub hicache_kernel_ids: unsafe extern "C" fn(engine: *mut hicache_engine_t, holder: u64, pool: u32, granularity: u32, vpages: *const hicache_vpage_t, page_count: u32, ids_out: *mut hicache_kernel_id_t, sink_count_out: *mut u32, error: *mut hicache_error_t) -> hicache_status_t,
     /// A server's step over a batch in one call: closes the previous step, extends every sequence or none, opens a step on the pages listed and
-    /// writes their page tables. Errors as hicache_extend and hicache_step_open; INVALID_ARGUMENT, before anything is done, for tables too small.
-    /// After any other error the previous step is closed and nothing else has changed but the memory of the tables. Where `previous` is this
-    /// stream's last batch, pages that both list stay pinned in between. Cost: O(pages listed), of which a page listed before costs a compare.
+    /// writes their page tables. Errors as hicache_extend and hicache_step_open; INVALID_ARGUMENT, before anything is done, for tables too small
+    /// and while the previous step's stream is being captured. After any other error the previous step is closed and nothing else has changed but
+    /// the memory of the tables. Where `previous` is this stream's last batch, pages that both list stay pinned in between. Cost: O(pages
+    /// listed), of which a page listed before costs a compare.
     pub hicache_batch_step: unsafe extern "C" fn(engine: *mut hicache_engine_t, batch: *const hicache_batch_t, step_out: *mut hicache_step_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Places of virtual pages now, HICACHE_NO_PAGE where unmapped. For tests, maps and reports: without a holder the answer may be old
     /// when it returns.
