@@ -3,6 +3,7 @@ package hicache_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -160,6 +161,48 @@ func TestAdmitBesideItsPrefix(t *testing.T) {
 		t.Fatal(err)
 	}
 	one.Release()
+}
+
+// TestNumbersOfTokensThatCannotBe: what is published, named or asked for lies within what there are pages for, and nothing is published of a lease that is
+// over; a refused call changes nothing.
+func TestNumbersOfTokensThatCannotBe(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 32 * kib, Pools: windowPools()})
+	tokens := prompt(1, 60)
+	s.run(tokens[:20])
+	m := s.c.Match(tokens[:30])
+	defer m.Release()
+	if m.Tokens() != 20 {
+		t.Fatalf("%d tokens are found", m.Tokens())
+	}
+	for _, n := range []int{-1, 1, 19, 1<<30 + 1} {
+		_, err := s.c.Load(ctx, m, hicache.LoadOptions{Tokens: n})
+		wantIs(t, fmt.Sprintf("load for %d tokens", n), err, hicache.ErrInvalid)
+	}
+	lease, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{0, 19, 31, 60} {
+		wantIs(t, fmt.Sprintf("insert of %d tokens", n), s.c.Insert(lease, tokens[:n]), hicache.ErrInvalid)
+	}
+	s.write("", tokens[:30], lease.PoolKernelIDs, 5, 7)
+	lease.Release()
+	wantIs(t, "insert into a lease that is over", s.c.Insert(lease, tokens[:30]), hicache.ErrStale)
+
+	seq, err := s.c.Begin(ctx, tokens[:30], hicache.SequenceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantIs(t, "append without room", seq.Append(1), hicache.ErrInvalid)
+	for _, n := range []int{-1, 19, 31} {
+		wantIs(t, fmt.Sprintf("publish of %d tokens", n), seq.Publish(n), hicache.ErrInvalid)
+	}
+	seq.Abort()
+	found := s.c.Match(tokens)
+	defer found.Release()
+	if found.Tokens() != 20 {
+		t.Errorf("%d tokens are found, want the 20 that were there", found.Tokens())
+	}
 }
 
 // TestPoolsAndTiersThatThereAreNot: numbers wider than the engine's are not cut down to ones that there are.
