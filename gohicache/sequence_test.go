@@ -356,6 +356,41 @@ func TestForkAndAbort(t *testing.T) {
 	}
 }
 
+// TestSuspendBacksUp: a suspended sequence is on the host to its last page, whatever the write policy, and comes back in its own namespace.
+func TestSuspendBacksUp(t *testing.T) {
+	for _, policy := range []hicache.WritePolicy{hicache.WriteThrough, hicache.WriteThroughSelective, hicache.WriteBack} {
+		t.Run(policy.String(), func(t *testing.T) {
+			s := open(t, hicache.Options{DeviceBytes: 32 * kib, HostBytes: 64 * kib, Pools: windowPools(), WritePolicy: policy})
+			a := prompt(1, 40) // ten whole pages
+			seq, err := s.c.Begin(ctx, a, hicache.SequenceOptions{Namespace: hicache.Salt("tenant")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			step, err := s.c.Step(ctx, 0, []hicache.Growth{{Sequence: seq}}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.write("tenant", a, s.stepTables(step, 0), 0, 10)
+			step.Close()
+			if err := seq.Suspend(ctx); err != nil {
+				t.Fatal(err)
+			}
+			s.flush()
+			if n := s.live(hicache.TierHost, 0); n != 10 {
+				t.Fatalf("%d pages on the host, want 10", n)
+			}
+			s.evict(hicache.TierDevice)
+			if err := seq.Resume(ctx, hicache.SequenceOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if seq.Prefix() != 40 {
+				t.Fatalf("%d tokens came back, want 40", seq.Prefix())
+			}
+			seq.Abort()
+		})
+	}
+}
+
 // TestSuspend is G57: a retracted sequence comes back in other pages with the same content, and what others share of it is untouched.
 func TestSuspend(t *testing.T) {
 	for _, policy := range []hicache.WritePolicy{hicache.WriteThrough, hicache.WriteBack} {
