@@ -144,6 +144,25 @@ func TestBackUpHolds(t *testing.T) {
 	}
 }
 
+// TestHostTakesWhatItCan: under write_back, a host that has no room for all that eviction would give up takes what fits; nothing is dropped for that.
+func TestHostTakesWhatItCan(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 32 * kib, HostBytes: 4 * kib, Pools: fullPools(), WritePolicy: hicache.WriteBack}) // 8 pages
+	a := prompt(1, 61)
+	s.run(a)
+	if n, err := s.c.Evict(hicache.TierDevice, 0, 12); err != nil || n == 0 || n > 8 {
+		t.Fatalf("%d of 12 pages are going to a host of 8: %v", n, err)
+	}
+	s.flush()
+	if st := s.c.Stats(); st.BackUpPages == 0 || st.HostPressureDrops != 0 {
+		t.Fatalf("%d pages were backed up, %d dropped", st.BackUpPages, st.HostPressureDrops)
+	}
+	if m := s.c.Match(a); m.Tokens() != 60 {
+		t.Errorf("%d tokens are left of 60", m.Tokens())
+	} else {
+		m.Release()
+	}
+}
+
 // TestHostFull is field case C35: under write_back a page that finds no room on the host stays on the device while another victim exists.
 func TestHostFull(t *testing.T) {
 	s := open(t, hicache.Options{DeviceBytes: 32 * kib, HostBytes: 4 * kib, Pools: fullPools(), WritePolicy: hicache.WriteBack})
