@@ -180,6 +180,10 @@ public:
   // Everything up to this mark of its stream has ended on the device: no wait is needed for it any more. Optional: without it waits are
   // handed out that end at once.
   void fence_passed(FenceMark mark);
+  // Whether a step on this stream is refused until more is known to have passed; then the last marks of all streams, by slot: ask which.
+  bool lacks_stream(uint64_t stream) const;
+  FenceMark latest_mark(uint32_t slot) const;
+  uint32_t stream_slots() const;           // kMoverSlot + 1 and so on up to this.
   uint64_t stream_of(uint32_t slot) const; // The caller's stream behind a mark's slot.
 
   // ---- Compaction and capacity ----

@@ -295,6 +295,7 @@ Status Engine::pool_info(uint32_t tier, uint32_t pool, hicache_pool_info_t *info
 // ---- Steps, leases, kernel ids ----
 
 Status Engine::step_open(uint64_t stream, std::span<const hicache_pages_t> pages, hicache_step_t *step_out, ErrorDetail *error) {
+  find_slot(stream);
   std::span<const FenceMark> waits;
   if (Status status = device_->step_open(stream, pages, step_out, &waits, error); status != HICACHE_OK) return status;
   return begin_step(*step_out, stream, waits, error);
@@ -310,6 +311,7 @@ Status Engine::begin_step(hicache_step_t step, uint64_t stream, std::span<const 
 
 Status Engine::step_follow(hicache_step_t previous, uint64_t stream, std::span<const StepLine> lines,
                            std::span<const hicache_pages_t> pages, bool by_line, hicache_step_t *step_out, ErrorDetail *error) {
+  find_slot(stream);
   if (previous != 0) {
     if (Status status = record_step(previous, error); status != HICACHE_OK) return status;
   }
@@ -322,6 +324,12 @@ Status Engine::step_follow(hicache_step_t previous, uint64_t stream, std::span<c
 Status Engine::step_close(hicache_step_t step, ErrorDetail *error) {
   if (Status status = record_step(step, error); status != HICACHE_OK) return status;
   return device_->step_close(step, nullptr, error);
+}
+
+void Engine::find_slot(uint64_t stream) {
+  if (!device_->lacks_stream(stream)) return;
+  for (uint32_t slot = kMoverSlot + 1; slot < device_->stream_slots(); slot++)
+    if (const FenceMark mark = device_->latest_mark(slot); backend_->fence_passed(mark)) device_->fence_passed(mark);
 }
 
 Status Engine::record_step(hicache_step_t step, ErrorDetail *error) {

@@ -117,6 +117,8 @@ private:
   explicit Engine(const EngineOptions &options);
   // Orders `stream` behind what the arena's open step waits for; ends the step if that fails.
   Status begin_step(hicache_step_t step, uint64_t stream, std::span<const FenceMark> waits, ErrorDetail *error);
+  // Where the stream is one more than the arena has slots for: those whose work has passed give theirs up.
+  void find_slot(uint64_t stream);
   // Records the fence that closing the step will leave. If it cannot be, nothing has changed and the step is open.
   Status record_step(hicache_step_t step, ErrorDetail *error);
   Status open_arenas(ErrorDetail *error);

@@ -39,12 +39,16 @@ uint32_t Streams::slot_of(uint64_t stream) {
     *cell = used_;
     return used_++;
   }
-  for (uint32_t slot = kMoverSlot + 1; slot < used_; slot++) {
-    if (slots_[slot].issued != slots_[slot].passed || slots_[slot].open_steps > 0) continue;
-    slots_[slot].stream = stream;
-    rebuild_index();
-    return slot;
-  }
+  const uint32_t slot = idle_slot();
+  if (slot == 0) return 0;
+  slots_[slot].stream = stream;
+  rebuild_index();
+  return slot;
+}
+
+uint32_t Streams::idle_slot() const {
+  for (uint32_t slot = kMoverSlot + 1; slot < used_; slot++)
+    if (slots_[slot].issued == slots_[slot].passed && slots_[slot].open_steps == 0) return slot;
   return 0;
 }
 

@@ -40,6 +40,8 @@ public:
   // The slot of a stream, made if need be by taking over one whose work has all ended. 0 if there is none to be had.
   uint32_t slot_of(uint64_t stream);
   uint64_t stream_of(uint32_t slot) const { return slot < used_ ? slots_[slot].stream : 0; }
+  // Whether there is none to be had until more work is known to have passed.
+  bool lacks_slot(uint64_t stream) { return used_ == kSlotMax && *find(stream) == 0 && idle_slot() == 0; }
   // The mark of the next piece of work of a slot, without and with beginning it.
   FenceMark next(uint32_t slot) const { return FenceMark::make(slot, slots_[slot].issued + 1); }
   FenceMark issue(uint32_t slot) { return FenceMark::make(slot, ++slots_[slot].issued); }
@@ -75,6 +77,7 @@ private:
     uint32_t open_steps = 0;
   };
   uint32_t *find(uint64_t stream);
+  uint32_t idle_slot() const; // Whose work has all ended; 0 if none has.
   void rebuild_index();
 
   std::vector<Slot> slots_;

@@ -211,6 +211,9 @@ uint32_t Arena::lease_count() const { return state_->leases.held(); }
 uint32_t Arena::step_count() const { return state_->steps.held(); }
 uint32_t Arena::reservation_count() const { return state_->reservations.held(); }
 void Arena::fence_passed(FenceMark mark) { state_->streams.passed(mark); }
+bool Arena::lacks_stream(uint64_t stream) const { return state_->streams.lacks_slot(stream); }
+FenceMark Arena::latest_mark(uint32_t slot) const { return state_->streams.latest(slot); }
+uint32_t Arena::stream_slots() const { return state_->streams.used(); }
 uint64_t Arena::stream_of(uint32_t slot) const { return state_->streams.stream_of(slot); }
 
 } // namespace hicache

@@ -81,6 +81,18 @@ TEST(EngineLimits, PageCopiesOfAllTickets) {
   engine.expect_sound();
 }
 
+// A server may make a stream a request: only those that still work count.
+TEST(EngineLimits, StreamsWithoutEnd) {
+  OpenEngine engine;
+  hicache_step_t step = 0, open = 0;
+  ASSERT_EQ(hicache_step_open(engine.get(), 1, nullptr, 0, &open, engine.error()), HICACHE_OK) << engine.message();
+  for (uint64_t stream = 2; stream < 5000; stream++) {
+    ASSERT_EQ(hicache_step_open(engine.get(), stream, nullptr, 0, &step, engine.error()), HICACHE_OK) << stream << engine.message();
+    ASSERT_EQ(hicache_step_close(engine.get(), step, engine.error()), HICACHE_OK) << engine.message();
+  }
+  ASSERT_EQ(hicache_step_close(engine.get(), open, engine.error()), HICACHE_OK) << engine.message();
+}
+
 TEST(EngineLimits, HostMemoryOfANode) {
   const uint64_t nodes = hicache::numa_nodes();
   ASSERT_NE(nodes, 0u);
