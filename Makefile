@@ -110,7 +110,7 @@ fuzz: ## Arbitrary call sequences over the C ABI under libFuzzer, ASan and UBSan
 FUZZ_SECONDS ?= 60
 FUZZ_CXX     ?= $(shell command -v clang++-14 || echo clang++)
 
-bench: lib bin engine-bench ## Go benchmarks in a form that benchstat reads (BENCH=pattern, BENCH_COUNT=times); bars: bin/hicache bench engine|cache|hitrate
+bench: lib bin engine-bench ## Go benchmarks in a form that benchstat reads (BENCH=pattern, BENCH_COUNT=times); bars: bin/hicache bench engine|cache|hitrate|cuda
 	CGO_ENABLED=0 $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCH_COUNT) -timeout 60m ./ffi/... ./gohicache/...
 	cd $(CLI) && CGO_ENABLED=0 $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCH_COUNT) -timeout 60m ./internal/bench
 

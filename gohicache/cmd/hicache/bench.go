@@ -21,12 +21,14 @@ others do in the same run (with --peers) and whether a bar is met. Times are CPU
 
   engine   takes, frees, moves, translation, loads: the library, most of it through its C ABI by engine_bench (make engine-bench builds it)
   cache    the tree, its policy and the whole cache: request loops over traces, hashes, matches, evictions, memory
-  hitrate  hit rates of all eviction policies over the traces, side by side`
+  hitrate  hit rates of all eviction policies over the traces, side by side
+  cuda     the CUDA backend on a GPU of this machine, by hicache_device_bench (tools/h200_pack.sh builds it): wall or device time, one run, each figure a
+           median; its bars are an H200's`
 
 var benchSets = []struct {
 	name   string
 	groups func() []bench.Group
-}{{"engine", bench.Engine}, {"cache", bench.Cache}, {"hitrate", bench.HitRate}}
+}{{"engine", bench.Engine}, {"cache", bench.Cache}, {"hitrate", bench.HitRate}, {"cuda", bench.Cuda}}
 
 type benchOptions struct {
 	runs        int
@@ -37,12 +39,13 @@ type benchOptions struct {
 	into        string
 	library     string
 	engineBench string
+	deviceBench string
 	traces      string
 	peers       string
 }
 
 func benchFlags(o *benchOptions) *cli.Flags {
-	f := cli.NewFlags("bench", "engine|cache|hitrate [options]", benchAbout, 0)
+	f := cli.NewFlags("bench", "engine|cache|hitrate|cuda [options]", benchAbout, 0)
 	f.Group("what")
 	f.String(&o.only, "only", "PATTERN", "", "only figures whose \"group: work, config\" matches this regular expression")
 	f.Int(&o.runs, "runs", "times", 5, "how often each thing is measured")
@@ -53,6 +56,7 @@ func benchFlags(o *benchOptions) *cli.Flags {
 	f.String(&o.traces, "traces", "FOLDER", "", "the request traces; none: $HICACHE_SHARED/traces, then ../shared/traces")
 	f.String(&o.library, "library", "FILE", "", "path of libhicache; none: HICACHE_LIBRARY, beside the program, the build folder, the system")
 	f.String(&o.engineBench, "engine-bench", "FILE", "", "path of engine_bench; none: beside the library, beside the program, the build folder")
+	f.String(&o.deviceBench, "device-bench", "FILE", "", "path of hicache_device_bench; none: beside the library, beside the program, build-cuda, out/h200")
 	f.Group("output")
 	f.Bool(&o.json, "json", "print the figures as one JSON array of {work, config, unit, value, peer, peer_value, ratio, bar, meets, runs, min, max}")
 	f.Bool(&o.markdown, "markdown", "print the table for a document")
@@ -114,7 +118,7 @@ func (o *benchOptions) settings(errOut io.Writer) (*bench.Settings, error) {
 	if o.runs < 1 || o.runs > 1000 {
 		return nil, fmt.Errorf("option --runs: %d, want 1 to 1000", o.runs)
 	}
-	s := &bench.Settings{Runs: o.runs, Quick: o.quick, Full: o.full, Library: o.library, EngineBench: o.engineBench, Traces: o.traces}
+	s := &bench.Settings{Runs: o.runs, Quick: o.quick, Full: o.full, Library: o.library, EngineBench: o.engineBench, DeviceBench: o.deviceBench, Traces: o.traces}
 	var err error
 	if o.only != "" {
 		if s.Only, err = regexp.Compile(o.only); err != nil {

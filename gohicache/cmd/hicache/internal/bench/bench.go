@@ -21,12 +21,15 @@ type Settings struct {
 	Full        bool           // the sizes that take minutes
 	Library     string         // of libhicache; "": where the loader looks
 	EngineBench string         // path of engine_bench; "": beside the library and the program
+	DeviceBench string         // path of hicache_device_bench; likewise
 	Traces      string         // folder of the request traces
 	Peers       Peers
 	Progress    func(group string, done, all int)
 	Note        func(text string) // what the reader of the figures should know
 
-	toldOfC bool // that engine_bench is missing
+	toldOfC       bool // that engine_bench is missing
+	toldOfKernels bool // that the library has none
+	noDevice      bool // said already
 }
 
 // runs is how often something is measured that may be measured so often.

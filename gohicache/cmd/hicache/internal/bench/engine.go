@@ -122,7 +122,7 @@ func submitSpec(s *Spec) {
 // external is a group that a case of engine_bench measures. spec fills in bar and peer by the work; after, if given, derives figures.
 func external(name string, spec func(*Spec), after func(*recorder), works ...string) Group {
 	return Group{Name: name, Works: works, run: func(ctx context.Context, s *Settings, r *recorder) error {
-		program := s.engineBench()
+		program := s.program(s.EngineBench, "engine_bench", "build")
 		if program == "" {
 			if !s.toldOfC {
 				s.note("engine_bench was not found, so what is measured through C is left out; `make engine-bench` builds it")
@@ -140,10 +140,11 @@ func external(name string, spec func(*Spec), after func(*recorder), works ...str
 	}}
 }
 
-// engineBench is the path of the program, "" if there is none.
-func (s *Settings) engineBench() string {
-	if s.EngineBench != "" {
-		return s.EngineBench
+// program is the path of a bench program that the build makes, "" if there is none: the one that was named, or one beside the library, beside this
+// program or in the folders of a build.
+func (s *Settings) program(named, name string, builds ...string) string {
+	if named != "" {
+		return named
 	}
 	var folders []string
 	for _, path := range []string{s.Library, os.Getenv("HICACHE_LIBRARY")} {
@@ -152,10 +153,13 @@ func (s *Settings) engineBench() string {
 		}
 	}
 	if program, err := os.Executable(); err == nil {
-		folders = append(folders, filepath.Dir(program), filepath.Join(filepath.Dir(program), "..", "build"))
+		folders = append(folders, filepath.Dir(program))
+		for _, b := range builds {
+			folders = append(folders, filepath.Join(filepath.Dir(program), "..", b))
+		}
 	}
-	for _, f := range append(folders, "build") {
-		if path := filepath.Join(f, "engine_bench"); isFile(path) {
+	for _, f := range append(folders, builds...) {
+		if path := filepath.Join(f, name); isFile(path) {
 			return path
 		}
 	}
