@@ -238,16 +238,7 @@ func TestEveryCounterMoves(t *testing.T) {
 	off.ready = errors.New("gone")
 	scenario("no store", hicache.Options{DeviceBytes: 16 * kib, HostBytes: 16 * kib, Storage: off}, []string{"Degraded"}, func(*testing.T, *server) {})
 	scenario("an expired lease", hicache.Options{DeviceBytes: 16 * kib}, []string{"LeasesExpiredInUse"}, func(t *testing.T, s *server) {
-		m := s.c.Match(a)
-		defer m.Release()
-		lease, err := s.c.Load(ctx, m, hicache.LoadOptions{TTL: 200 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
-		end, err := lease.Use()
-		if err != nil {
-			t.Fatal(err)
-		}
+		_, end := inUse(t, s, a)
 		await(t, "it expires", func() bool { return s.c.Stats().LeasesExpiredInUse > 0 })
 		end()
 	})

@@ -335,6 +335,57 @@ func TestStorageGone(t *testing.T) {
 	}
 }
 
+// TestFailedLoadKeepsHostCopies (C60): what a load reads stays on the host until it has ended, also under pressure there, so that nothing is lost if it
+// fails.
+func TestFailedLoadKeepsHostCopies(t *testing.T) {
+	for name, pools := range geometries() {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: pools, Faults: &hicache.FaultOptions{Seed: 1}})
+			tokens := prompt(1, 41)
+			s.run(tokens)
+			s.flush()
+			s.evict(hicache.TierDevice)
+			if err := s.c.HoldTransfers(true, 1); err != nil {
+				t.Fatal(err)
+			}
+			m := s.c.Match(tokens)
+			lease, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Release()
+			s.evict(hicache.TierHost)
+			if err := s.c.HoldTransfers(false, 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := lease.Wait(ctx); !errors.Is(err, hicache.ErrTransfer) {
+				t.Fatalf("got %v", err)
+			}
+			lease.Release()
+			wantHit(t, s.run(tokens), 0, 40, 0)
+		})
+	}
+}
+
+// inUse loads tokens under a lease that is used when its time is over: on a busy machine it may be over before the use begins, then it has more.
+func inUse(t *testing.T, s *server, tokens []uint32) (lease *hicache.Lease, end func()) {
+	t.Helper()
+	for ttl := 50 * time.Millisecond; ; ttl *= 2 {
+		m := s.c.Match(tokens)
+		lease, err := s.c.Load(ctx, m, hicache.LoadOptions{TTL: ttl})
+		m.Release()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end, err = lease.Use(); err == nil {
+			return lease, end
+		}
+		if !errors.Is(err, hicache.ErrStale) || ttl > 10*time.Second {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestLeaseExpiry is field case C22: a lease whose time is over goes at once, or when its reader is done, which is counted.
 func TestLeaseExpiry(t *testing.T) {
 	s := open(t, hicache.Options{DeviceBytes: 16 * kib, Pools: fullPools()})
@@ -347,35 +398,23 @@ func TestLeaseExpiry(t *testing.T) {
 		}
 		return lease
 	}
-	gone := func(lease *hicache.Lease) bool {
-		for range 1000 {
-			if lease.KernelIDs(hicache.Full) == nil && s.live(hicache.TierDevice, 0) == 0 {
-				return true
-			}
-			time.Sleep(time.Millisecond)
-		}
-		return false
+	gone := func(lease *hicache.Lease) {
+		t.Helper()
+		await(t, "a lease that is over gives its pages up", func() bool {
+			return lease.KernelIDs(hicache.Full) == nil && s.live(hicache.TierDevice, 0) == 0
+		})
 	}
-	if !gone(load(time.Millisecond)) {
-		t.Fatal("an expired lease holds its pages")
-	}
-	lease := load(300 * time.Millisecond) // long enough to begin to use it on a busy machine
-	end, err := lease.Use()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(5 * time.Second); s.c.Stats().LeasesExpiredInUse == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the expiry is not counted")
-		}
-	}
+	gone(load(time.Millisecond))
+	lease, end := inUse(t, s, prompt(1, 20))
+	await(t, "the expiry is counted", func() bool { return s.c.Stats().LeasesExpiredInUse > 0 })
 	if s.live(hicache.TierDevice, 0) != 5 {
 		t.Fatal("an expired lease gave its pages up under its reader")
 	}
 	end()
 	end()
-	if !gone(lease) || s.c.Stats().LeasesExpiredInUse != 1 {
-		t.Fatal("the lease lives on after its reader")
+	gone(lease)
+	if n := s.c.Stats().LeasesExpiredInUse; n != 1 {
+		t.Fatalf("%d leases expired in use", n)
 	}
 	if _, err := lease.Use(); !errors.Is(err, hicache.ErrStale) {
 		t.Fatalf("use of an expired lease: %v", err)
@@ -387,68 +426,90 @@ func TestLeaseExpiry(t *testing.T) {
 // page is published that was given back.
 func TestLeaseThatEndsDuringInsert(t *testing.T) {
 	for _, expires := range []bool{true, false} {
-		s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Faults: &hicache.FaultOptions{Seed: 1}})
-		tokens := prompt(1, 61)
-		s.run(tokens[:41])
-		s.flush()
-		s.evict(hicache.TierDevice)
-		if err := s.c.HoldTransfers(true, 0); err != nil {
-			t.Fatal(err)
+		grace := 100 * time.Millisecond
+		for leaseEndsBeforeInsert(t, expires, grace) {
+			if grace *= 2; grace > 20*time.Second {
+				t.Fatal("an Insert never began before its lease was over")
+			}
 		}
-		o := hicache.LoadOptions{}
-		if expires {
-			o.TTL = 300 * time.Millisecond
-		}
-		m := s.c.Match(tokens)
-		lease, err := s.c.Load(ctx, m, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Release()
+	}
+}
+
+// leaseEndsBeforeInsert lets a lease end while an Insert waits, which has so much time to begin to. True if that was not enough, on a busy machine: the
+// Insert found the lease over.
+func leaseEndsBeforeInsert(t *testing.T, expires bool, grace time.Duration) bool {
+	t.Helper()
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools(), Faults: &hicache.FaultOptions{Seed: 1}})
+	tokens := prompt(1, 61)
+	s.run(tokens[:41])
+	s.flush()
+	s.evict(hicache.TierDevice)
+	if err := s.c.HoldTransfers(true, 0); err != nil {
+		t.Fatal(err)
+	}
+	o := hicache.LoadOptions{}
+	if expires {
+		o.TTL = grace
+	}
+	m := s.c.Match(tokens)
+	lease, err := s.c.Load(ctx, m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	if end, err := lease.Use(); err == nil {
 		s.write("", tokens, lease.PoolKernelIDs, 10, 15)
-		inserted := make(chan error, 1)
-		go func() { inserted <- s.c.Insert(lease, tokens) }()
-		time.Sleep(100 * time.Millisecond) // Until Insert waits.
-		if !expires {
-			lease.Release()
-		}
-		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-			end, err := lease.Use()
-			end()
-			if errors.Is(err, hicache.ErrStale) || expires && s.c.Stats().LeasesExpiredInUse == 1 { // An Insert is a use.
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatal("the lease lives on")
-			}
-		}
-		select {
-		case err := <-inserted:
+		end()
+	}
+	inserted := make(chan error, 1)
+	go func() { inserted <- s.c.Insert(lease, tokens) }()
+	if !expires {
+		time.Sleep(grace) // Until Insert waits.
+		lease.Release()
+	}
+	await(t, "the lease is over", func() bool {
+		end, err := lease.Use()
+		end()
+		return errors.Is(err, hicache.ErrStale) || expires && s.c.Stats().LeasesExpiredInUse == 1 // An Insert is a use.
+	})
+	select {
+	case err := <-inserted:
+		if !errors.Is(err, hicache.ErrStale) {
 			t.Fatalf("insert did not wait for the prefix: %v", err)
-		default:
 		}
 		if err := s.c.HoldTransfers(false, 0); err != nil {
 			t.Fatal(err)
 		}
-		for done := false; !done; {
-			if _, err := s.c.Drive(100, false); err != nil {
-				t.Fatal(err)
-			}
-			select {
-			case err = <-inserted:
-				done = true
-			case <-time.After(time.Millisecond):
-			}
-		}
-		if err != nil {
-			t.Fatalf("insert: %v", err)
-		}
 		s.flush()
-		if err := s.c.Verify(); err != nil {
+		return true
+	default:
+	}
+	if err := s.c.HoldTransfers(false, 0); err != nil {
+		t.Fatal(err)
+	}
+	for done := false; !done; {
+		if _, err := s.c.Drive(100, false); err != nil {
 			t.Fatal(err)
 		}
-		wantHit(t, s.run(tokens), 60, 0, 0)
+		select {
+		case err = <-inserted:
+			done = true
+		case <-time.After(time.Millisecond):
+		}
 	}
+	if errors.Is(err, hicache.ErrStale) { // It had not begun yet.
+		s.flush()
+		return true
+	}
+	if err != nil {
+		t.Fatalf("insert: %v", err)
+	}
+	s.flush()
+	if err := s.c.Verify(); err != nil {
+		t.Fatal(err)
+	}
+	wantHit(t, s.run(tokens), 60, 0, 0)
+	return false
 }
 
 // TestManyPrefetches is field case C42: many requests whose whole prompts storage has, on a host and a device that hold a few, all at once: nobody

@@ -166,11 +166,7 @@ func TestStagedRowsThatBecameResident(t *testing.T) {
 		defer lease.Release()
 		ended <- result{hit: lease.Hit()}
 	}()
-	for deadline := time.Now().Add(5 * time.Second); s.c.Stats().TransfersInFlightNow == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the staged load never began")
-		}
-	}
+	await(t, "the staged load begins", func() bool { return s.c.Stats().TransfersInFlightNow != 0 })
 	m := s.c.Match(a)
 	lease, err := s.c.Load(ctx, m, hicache.LoadOptions{NoStorage: true})
 	if err != nil {
