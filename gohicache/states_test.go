@@ -114,6 +114,41 @@ func (s stateServer) step(batch []*answer, next func() uint32) error {
 	return nil
 }
 
+// TestHostStateStaysForItsMatch (G53): the state that a match goes on from stays on the host until it is loaded, whatever is given up there.
+func TestHostStateStaysForItsMatch(t *testing.T) {
+	s := stateServer{server: open(t, hicache.Options{DeviceBytes: 16 * kib, HostBytes: 16 * kib, Pools: statePools()})}
+	p := prompt(1, 2*pageTokens)
+	seq, err := s.c.Begin(ctx, p, hicache.SequenceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.step([]*answer{{seq, p, -1}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := seq.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	s.flush()
+	s.evict(hicache.TierDevice)
+	m := s.c.MatchWith(p, hicache.MatchOptions{FullHit: true})
+	defer m.Release()
+	s.evict(hicache.TierHost)
+	lease, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	if err := lease.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantHit(t, lease.Hit(), 0, len(p), 0)
+	for pool := 1; pool <= 2; pool++ {
+		if id, ok := lease.StateSource(pool); !ok || !bytes.Equal(s.c.PageBytes(pool, id)[:32], stateAfter(p, pool)) {
+			t.Errorf("pool %d: the state is not that of the prefix (%v)", pool, ok)
+		}
+	}
+}
+
 // TestStepThatWritesNothing: a step without new tokens over a sequence whose state the tree has keeps what the sequence goes on from, for itself and for
 // its forks.
 func TestStepThatWritesNothing(t *testing.T) {
