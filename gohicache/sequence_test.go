@@ -356,6 +356,76 @@ func TestForkAndAbort(t *testing.T) {
 	}
 }
 
+// TestDecodeGivesWindowsBack: an answer holds the pages of its windows and a few more, however long it grows; its tables name no others.
+func TestDecodeGivesWindowsBack(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, Pools: windowPools()})
+	seq, err := s.c.Begin(ctx, prompt(1, 10), hicache.SequenceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seq.Abort()
+	for n := range 150 {
+		step, err := s.c.Step(ctx, 0, []hicache.Growth{{Sequence: seq, NewTokens: 1}}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for p, pool := range s.c.Pools() {
+			if pool.Role != hicache.SWA {
+				continue
+			}
+			window := (pool.WindowTokens + pageTokens - 1) / pageTokens
+			live := s.live(hicache.TierDevice, p)
+			if live > window+6 {
+				t.Fatalf("%d tokens: %d pages of %s, whose window has %d", seq.Len(), live, pool.Name, window)
+			}
+			named := 0
+			table := s.stepTables(step, 0)(p)
+			for i, id := range table {
+				if !s.c.IsSink(p, id) {
+					named++
+				} else if i >= len(table)-window {
+					t.Fatalf("%d tokens: page %d of %d has no window page in %s", seq.Len(), i, len(table), pool.Name)
+				}
+			}
+			if named != live {
+				t.Fatalf("step %d: the table of %s names %d pages of %d", n, pool.Name, named, live)
+			}
+		}
+		if err := seq.Append(uint32(n)); err != nil {
+			t.Fatal(err)
+		}
+		step.Close()
+	}
+}
+
+// TestTablesNameHeldPagesAlone: a window page before the prefix's window is still the tree's and may go at any moment, so a table names the sink there.
+func TestTablesNameHeldPagesAlone(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, Pools: windowPools()})
+	tokens := prompt(1, 61)
+	s.run(tokens)
+	m := s.c.Match(tokens)
+	defer m.Release()
+	lease, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	for p, pool := range s.c.Pools() {
+		if pool.Role != hicache.SWA {
+			continue
+		}
+		if n := s.live(hicache.TierDevice, p); n < 15 {
+			t.Fatalf("%d pages of %s are left: the test is void", n, pool.Name)
+		}
+		window := (pool.WindowTokens + pageTokens - 1) / pageTokens
+		for i, id := range lease.PoolKernelIDs(p) {
+			if held := i >= 15-window; s.c.IsSink(p, id) == held {
+				t.Errorf("page %d of %s: held %v, kernel id %d", i, pool.Name, held, id)
+			}
+		}
+	}
+}
+
 // TestSuspendBacksUp: a suspended sequence is on the host to its last page, whatever the write policy, and comes back in its own namespace.
 func TestSuspendBacksUp(t *testing.T) {
 	for _, policy := range []hicache.WritePolicy{hicache.WriteThrough, hicache.WriteThroughSelective, hicache.WriteBack} {
