@@ -267,6 +267,18 @@ func TestPolicySwitch(t *testing.T) {
 	if n := s.live(hicache.TierHost, 0); n != 20 {
 		t.Fatalf("%d host pages, want both prompts", n)
 	}
+	back := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: fullPools()})
+	if err := back.c.SetWritePolicy(hicache.WriteBack); err != nil {
+		t.Fatal(err)
+	}
+	back.run(a)
+	if n, err := back.c.Evict(hicache.TierDevice, 0, 4); err != nil || n != 4 {
+		t.Fatal(n, err)
+	}
+	back.flush()
+	if n := back.live(hicache.TierHost, 0); n != 4 {
+		t.Fatalf("%d host pages, want the tail, whose parent is on the device alone", n)
+	}
 	none := open(t, hicache.Options{DeviceBytes: 64 * kib, Pools: fullPools()})
 	if err := none.c.SetWritePolicy(hicache.WriteBack); !errors.Is(err, hicache.ErrUnsupported) {
 		t.Fatalf("write_back without host: %v", err)
