@@ -12,6 +12,9 @@ import (
 // use. The cache does not close the store. Errors: ErrUnsupported (naming what does not go together), ErrBusy (one is attached, or has not let go),
 // ErrInvalid, ErrClosed.
 func (c *Cache) AttachStorage(ctx context.Context, store storage.Store) error {
+	if err := needsContext("attach storage", ctx); err != nil {
+		return err
+	}
 	return c.publicErrorOrNil("attach storage", c.core.Attach(ctx, store))
 }
 
@@ -20,6 +23,9 @@ func (c *Cache) AttachStorage(ctx context.Context, store storage.Store) error {
 // ErrBusy if the store has not returned from a call ten seconds after that: the cache goes on without it, and another DetachStorage waits again.
 // ErrInvalid if none is attached.
 func (c *Cache) DetachStorage(ctx context.Context) error {
+	if err := needsContext("detach storage", ctx); err != nil {
+		return err
+	}
 	return c.publicErrorOrNil("detach storage", c.core.Detach(ctx))
 }
 

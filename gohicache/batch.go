@@ -45,6 +45,10 @@ func (c *Cache) NewBatch(stream Stream) *Batch {
 // Errors: ErrNoCapacity, and ErrInvalid for slices too short; no step is open then, and the sequences are as they were.
 // Cost: O(pages listed), of which those that the step before listed too cost a compare.
 func (b *Batch) Step(ctx context.Context, growth []Growth, tables []BatchTable, wait bool) error {
+	if err := needsContext("batch step", ctx); err != nil {
+		b.Close()
+		return err
+	}
 	b.growth, b.tables = b.growth[:0], b.tables[:0]
 	for _, g := range growth {
 		b.growth = append(b.growth, g.core())

@@ -19,6 +19,9 @@ type Cache struct {
 // Open checks the options, loads libhicache and takes all memory of the cache. ctx bounds the opening only. The cache must go to Close.
 // Errors: ErrInvalid and ErrUnsupported (naming fields), ErrInfeasible (itemised), ErrABI, ErrDevice.
 func Open(ctx context.Context, o *Options) (*Cache, error) {
+	if err := needsContext("open", ctx); err != nil {
+		return nil, err
+	}
 	if o == nil {
 		return nil, invalid("Options", "nil")
 	}
@@ -51,6 +54,9 @@ func (c *Cache) Close() error { return c.publicErrorOrNil("close", c.core.Close(
 
 // Flush waits until everything that was inserted so far is backed up and stored as the policies say, or has failed, or ctx ends.
 func (c *Cache) Flush(ctx context.Context) error {
+	if err := needsContext("flush", ctx); err != nil {
+		return err
+	}
 	return c.publicErrorOrNil("flush", c.core.Flush(ctx))
 }
 

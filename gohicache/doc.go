@@ -19,5 +19,7 @@
 //
 // Decoding uses sequences: [Cache.Begin], [Cache.Step] for a whole batch, [Sequence.Append], [Sequence.Finish].
 //
+// A context must not be nil: calls refuse that with [ErrInvalid].
+//
 // Threads: a [Cache] may be used by many goroutines at once. A [Match], [Lease], [Sequence] or [Step] belongs to one goroutine at a time.
 package hicache

@@ -1,6 +1,7 @@
 package hicache
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -58,3 +59,11 @@ func (e *Error) Error() string {
 
 // Unwrap gives the sentinel.
 func (e *Error) Unwrap() error { return e.Err }
+
+// needsContext refuses a call without a context before it takes anything.
+func needsContext(op string, ctx context.Context) error {
+	if ctx != nil {
+		return nil
+	}
+	return &Error{Op: op, Err: ErrInvalid, Message: "the context is nil"}
+}

@@ -39,6 +39,9 @@ type LoadOptions struct {
 // Errors: ErrNoCapacity (nothing taken; retry later or Wait), ErrInfeasible (never fits), ErrStale (the match was released), ErrInvalid (Tokens, or a
 // match of another cache), ErrClosed, ErrDevice, or the context's error. Whatever it returns, m stays the caller's to release. ctx bounds waiting and storage reads, never a copy in flight.
 func (c *Cache) Load(ctx context.Context, m *Match, o LoadOptions) (*Lease, error) {
+	if err := needsContext("load", ctx); err != nil {
+		return nil, err
+	}
 	if m == nil || m.c == nil {
 		return nil, &Error{Op: "load", Err: ErrStale, Message: "the match is nil"}
 	}
@@ -97,6 +100,9 @@ func (l *Lease) Layers() iter.Seq2[int, error] {
 
 // Wait waits until the lease's loads have arrived whole and are published, or have failed. It returns at once if nothing was loaded.
 func (l *Lease) Wait(ctx context.Context) error {
+	if err := needsContext("load", ctx); err != nil {
+		return err
+	}
 	return l.c.publicErrorOrNil("load", l.h.Wait(ctx))
 }
 

@@ -258,3 +258,54 @@ func TestOpenIsBoundedByItsContext(t *testing.T) {
 	}
 	wantIs(t, "open", err, context.DeadlineExceeded)
 }
+
+// TestCallsWithoutAContext are refused before anything changes; of a batch the step before is over, as after any error.
+func TestCallsWithoutAContext(t *testing.T) {
+	var none context.Context
+	o := hicache.Options{DeviceBytes: 16 * kib, HostBytes: 16 * kib, PageTokens: pageTokens, Pools: windowPools()}
+	_, err := hicache.Open(none, &o)
+	wantIs(t, "open", err, hicache.ErrInvalid)
+	s := open(t, o)
+	m := s.c.Match(prompt(1, 7))
+	defer m.Release()
+	_, err = s.c.Load(none, m, hicache.LoadOptions{})
+	wantIs(t, "load", err, hicache.ErrInvalid)
+	_, err = s.c.Begin(none, prompt(1, 7), hicache.SequenceOptions{})
+	wantIs(t, "begin", err, hicache.ErrInvalid)
+	_, err = s.c.BeginWide(none, nil, hicache.SequenceOptions{})
+	wantIs(t, "begin", err, hicache.ErrInvalid)
+	wantIs(t, "flush", s.c.Flush(none), hicache.ErrInvalid)
+	wantIs(t, "attach", s.c.AttachStorage(none, newMemory()), hicache.ErrInvalid)
+	if err := s.c.AttachStorage(ctx, newMemory()); err != nil {
+		t.Fatal(err)
+	}
+	wantIs(t, "detach", s.c.DetachStorage(none), hicache.ErrInvalid)
+	l, err := s.c.Load(ctx, m, hicache.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	wantIs(t, "wait", l.Wait(none), hicache.ErrInvalid)
+	q, err := s.c.Begin(ctx, prompt(2, 7), hicache.SequenceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Abort()
+	batch := []hicache.Growth{{Sequence: q, NewTokens: 1}}
+	wantIs(t, "extend", s.c.Extend(none, batch, true), hicache.ErrInvalid)
+	_, err = s.c.Step(none, 0, batch, true)
+	wantIs(t, "step", err, hicache.ErrInvalid)
+	wantIs(t, "suspend", q.Suspend(none), hicache.ErrInvalid)
+	b := s.c.NewBatch(0)
+	if err := b.Step(ctx, []hicache.Growth{{Sequence: q}}, nil, false); err != nil {
+		t.Fatal(err)
+	}
+	wantIs(t, "batch step", b.Step(none, batch, nil, true), hicache.ErrInvalid)
+	if n := s.c.Stats().LeasesNow; n != 2 || q.Len() != 7 {
+		t.Errorf("%d held, %d tokens", n, q.Len())
+	}
+	if err := q.Suspend(ctx); err != nil {
+		t.Fatal(err)
+	}
+	wantIs(t, "resume", q.Resume(none, hicache.SequenceOptions{}), hicache.ErrInvalid)
+}

@@ -32,6 +32,9 @@ func (c *Cache) Begin(ctx context.Context, prompt []uint32, o SequenceOptions) (
 }
 
 func (c *Cache) begin(ctx context.Context, words []uint32, o SequenceOptions) (*Sequence, error) {
+	if err := needsContext("begin", ctx); err != nil {
+		return nil, err
+	}
 	s, err := c.core.Begin(ctx, words, lifecycle.MatchRequest{Namespace: o.Namespace.radix(), FullHit: o.FullHit},
 		lifecycle.LoadRequest{Stream: uint64(o.Stream), Wait: o.Wait, NoStorage: o.NoStorage, WindowTailOnly: o.WindowTailOnly})
 	if err != nil {
@@ -93,12 +96,18 @@ func (s *Sequence) Fork() (*Sequence, error) {
 // Suspend gives a sequence's pages up for others (retraction): whole pages are published and, with a host tier, copied there first, also
 // under write_back. It waits for that copy, or ctx; a Suspend that ctx ends leaves the sequence as it was.
 func (s *Sequence) Suspend(ctx context.Context) error {
+	if err := needsContext("suspend", ctx); err != nil {
+		return err
+	}
 	return s.c.publicErrorOrNil("suspend", s.c.core.Suspend(ctx, s.s))
 }
 
 // Resume makes a suspended sequence resident again, in other pages. Afterwards Prefix says how many of its tokens need not be computed
 // again: those of the partial tail page always do. Errors as for Load; the sequence stays suspended then.
 func (s *Sequence) Resume(ctx context.Context, o SequenceOptions) error {
+	if err := needsContext("resume", ctx); err != nil {
+		return err
+	}
 	return s.c.publicErrorOrNil("resume", s.c.core.Resume(ctx, s.s, lifecycle.LoadRequest{Stream: uint64(o.Stream), Wait: o.Wait,
 		NoStorage: o.NoStorage, WindowTailOnly: o.WindowTailOnly}))
 }
@@ -120,6 +129,9 @@ func (g Growth) core() lifecycle.Growth {
 // new pages are taken. A sequence may be in a batch once. One border crossing for the batch, however large. Other errors: ErrInvalid, ErrStale,
 // ErrTransfer, naming the sequence by its place in the batch.
 func (c *Cache) Extend(ctx context.Context, batch []Growth, wait bool) error {
+	if err := needsContext("extend", ctx); err != nil {
+		return err
+	}
 	return c.publicErrorOrNil("extend", c.core.Extend(ctx, growths(batch), wait))
 }
 
@@ -134,6 +146,9 @@ func growths(batch []Growth) []lifecycle.Growth {
 // Step extends a batch (as Extend does), opens a unit of compute over all of its pages on the stream and gives their page tables, in a
 // fixed number of border crossings whatever the batch's size. The pages stay where they are until Close. Errors as for Extend; nothing is open then.
 func (c *Cache) Step(ctx context.Context, stream Stream, batch []Growth, wait bool) (*Step, error) {
+	if err := needsContext("step", ctx); err != nil {
+		return nil, err
+	}
 	st, err := c.core.Step(ctx, uint64(stream), growths(batch), wait)
 	if err != nil {
 		return nil, c.publicError("step", err)

@@ -176,6 +176,7 @@ func (e *Event) extend(next *Event) bool {
 
 // Next waits for changes and returns all there are. The first batch of a stream, and the one after a loss, is a snapshot of the whole cache:
 // it costs O(pages), during which matches go on and inserts wait. Errors: ErrClosed, the context's.
+// ctx must not be nil.
 func (s *Stream) Next(ctx context.Context) (*Batch, error) {
 	for {
 		if b, err := s.take(); b != nil || err != nil {
