@@ -309,3 +309,56 @@ func TestCallsWithoutAContext(t *testing.T) {
 	}
 	wantIs(t, "resume", q.Resume(none, hicache.SequenceOptions{}), hicache.ErrInvalid)
 }
+
+// TestCloseBesideSteps: Close may say what is held while others compute with it.
+func TestCloseBesideSteps(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 64 * kib, HostBytes: 64 * kib, Pools: windowPools()})
+	begun, ended := make(chan struct{}, 2), make(chan error, 2)
+	for i := range 2 {
+		go func() {
+			q, err := s.c.Begin(ctx, prompt(i, 7), hicache.SequenceOptions{})
+			if err != nil {
+				ended <- err
+				return
+			}
+			defer q.Abort()
+			b := s.c.NewBatch(0)
+			defer b.Close()
+			for n := 0; ; n++ {
+				if n == 3 {
+					begun <- struct{}{}
+				}
+				more := n % 2
+				if n > 64 { // there is room for all of it
+					more = 0
+				}
+				if err = b.Step(ctx, []hicache.Growth{{Sequence: q, NewTokens: more}}, nil, false); err != nil {
+					break
+				}
+				if err = q.Append(prompt(i, more)...); err != nil {
+					break
+				}
+				if n%8 == 7 {
+					if err = q.Publish(0); err != nil {
+						break
+					}
+				}
+			}
+			ended <- err
+		}()
+	}
+	<-begun
+	<-begun
+	if err := s.c.Close(); err != nil { // else they were quick to end
+		wantIs(t, "close", err, hicache.ErrBusy)
+	}
+	for range 2 {
+		wantIs(t, "a step afterwards", <-ended, hicache.ErrClosed)
+	}
+	for until := time.Now().Add(10 * time.Second); s.c.Close() != nil && time.Now().Before(until); {
+		time.Sleep(time.Millisecond) // the sequences end behind their errors
+	}
+	if err := s.c.Close(); err != nil {
+		t.Error(err)
+	}
+}

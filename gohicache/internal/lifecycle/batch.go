@@ -66,14 +66,6 @@ func (b *Batch) Step(ctx context.Context, growth []Growth, tables []BatchTable, 
 		}
 		return err
 	}
-	b.batch = b.batch[:0]
-	for _, g := range growth {
-		b.batch = append(b.batch, g.Sequence)
-	}
-	if !b.held {
-		b.held = true
-		c.holds.add(b)
-	}
 	c.count.steps.Add(1)
 	return nil
 }
@@ -145,8 +137,14 @@ func (b *Batch) step(growth []Growth) (err error) {
 	} else if err != nil {
 		return fromEngine(err)
 	}
+	b.batch = b.batch[:0]
 	for i, g := range growth {
 		g.Sequence.grown(&b.raw.Sequences[i])
+		b.batch = append(b.batch, g.Sequence)
+	}
+	if !b.held {
+		b.held = true
+		c.holds.add(b)
 	}
 	return nil
 }
@@ -231,10 +229,10 @@ func (b *Batch) closeStep() {
 // Close closes the open step, if there is one. The batch can go on afterwards.
 func (b *Batch) Close() {
 	b.closeStep()
-	b.batch = b.batch[:0]
 	if b.held {
 		b.held = false
 		b.c.holds.remove(b)
 		b.c.room.ring()
 	}
+	b.batch = b.batch[:0]
 }

@@ -342,7 +342,7 @@ func (s *signal) ring() {
 // holder is something that a user holds.
 type holder interface{ describe() string }
 
-// holds remembers what users hold, so that Close can name it.
+// holds remembers what users hold, so that Close can name it. What describe reads changes under plan, or after remove.
 type holds struct {
 	mu sync.Mutex
 	m  map[holder]struct{}

@@ -143,10 +143,9 @@ func (c *Core) Resume(ctx context.Context, s *Sequence, load LoadRequest) error 
 	m := c.Match(s.named, MatchRequest{Namespace: s.namespace, FullHit: true})
 	defer m.Release()
 	load.Tokens = m.count
-	if err := c.load(ctx, m, &load, &s.hold, nil); err != nil {
+	if err := c.load(ctx, m, &load, &s.hold, s); err != nil {
 		return err
 	}
 	s.suspended, s.continues = false, true
-	c.holds.add(s)
 	return nil
 }

@@ -35,7 +35,6 @@ func (c *Core) LoadAs(ctx context.Context, l *Lease, m *Match, request LoadReque
 	if err := c.load(ctx, m, &request, &l.hold, l); err != nil {
 		return err
 	}
-	c.holds.add(l)
 	if request.TTL > 0 {
 		l.mu.Lock()
 		l.timer = time.AfterFunc(request.TTL, l.expire)
@@ -44,8 +43,8 @@ func (c *Core) LoadAs(ctx context.Context, l *Lease, m *Match, request LoadReque
 	return nil
 }
 
-// load fills h, and leases its pages if lease is not nil.
-func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest, h *hold, lease *Lease) error {
+// load fills h, which is who's, and leases its pages if that is a lease.
+func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest, h *hold, who holder) error {
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -74,7 +73,7 @@ func (c *Core) load(ctx context.Context, m *Match, request *LoadRequest, h *hold
 		if a.starved && turn { // others that were before it have let go of the host by now
 			a = c.store.Load().prefetch(ctx, m, a)
 		}
-		err = c.tryLoad(a, m, request, h, lease)
+		err = c.tryLoad(a, m, request, h, who)
 		if errors.Is(err, radix.ErrGap) { // a load that the match joined has failed, or its path was cleared
 			a = m.replace(a, c.askFor(m.tokens, &m.request, a.deviceOnly))
 			err = &retryAfter{}
@@ -209,7 +208,7 @@ type demand struct {
 }
 
 // tryLoad plans and carries out a load under the plan lock: everything is taken and queued, or nothing is.
-func (c *Core) tryLoad(a *answer, m *Match, request *LoadRequest, h *hold, lease *Lease) error {
+func (c *Core) tryLoad(a *answer, m *Match, request *LoadRequest, h *hold, who holder) error {
 	c.plan.Lock()
 	defer c.plan.Unlock()
 	if err := c.check(); err != nil {
@@ -229,13 +228,13 @@ func (c *Core) tryLoad(a *answer, m *Match, request *LoadRequest, h *hold, lease
 	h.path = a.path.retain()
 	h.joins(&a.m)
 	c.splitHit(h, a, d)
-	if lease == nil {
-		return nil
+	if lease, ok := who.(*Lease); ok {
+		if err := c.pinLease(lease); err != nil {
+			h.giveUp()
+			return err
+		}
 	}
-	if err := c.pinLease(lease); err != nil {
-		h.giveUp()
-		return err
-	}
+	c.holds.add(who)
 	return nil
 }
 

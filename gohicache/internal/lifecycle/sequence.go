@@ -31,11 +31,10 @@ func (c *Core) Begin(ctx context.Context, prompt []uint32, match MatchRequest, l
 	defer m.Release()
 	load.Tokens = m.count
 	s := &Sequence{named: slices.Clone(prompt)}
-	if err := c.load(ctx, m, &load, &s.hold, nil); err != nil {
+	if err := c.load(ctx, m, &load, &s.hold, s); err != nil {
 		return nil, err
 	}
 	s.continues = true
-	c.holds.add(s)
 	return s, nil
 }
 
