@@ -563,7 +563,7 @@ HICACHE_API hicache_status_t hicache_reclaim_plan(hicache_engine_t *engine, cons
                                                   hicache_error_t *error);
 
 // Changes the device arena's size within [.., device_bytes_max]. Live pages above the new end move; pinned ones refuse it
-// (MOVES_BLOCKED). Addresses, tables and ids stay.
+// (MOVES_BLOCKED). Addresses, tables and ids stay. Shrinking waits until the steps closed so far have run on the device.
 HICACHE_API hicache_status_t hicache_resize(hicache_engine_t *engine, uint64_t device_bytes, hicache_error_t *error);
 
 // ---- Host tier ----------------------------------------------------------------------------------------------------------

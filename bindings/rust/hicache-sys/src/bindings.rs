@@ -1223,7 +1223,7 @@ pub struct Api {
     /// NO_CAPACITY if even all of it would not do. Pure: nothing changes.
     pub hicache_reclaim_plan: unsafe extern "C" fn(engine: *mut hicache_engine_t, demands: *const hicache_demand_t, demand_count: u32, evictable_pages: *const u64, preference: u32, quotas_out: *mut u64, error: *mut hicache_error_t) -> hicache_status_t,
     /// Changes the device arena's size within \[.., device_bytes_max\]. Live pages above the new end move; pinned ones refuse it
-    /// (MOVES_BLOCKED). Addresses, tables and ids stay.
+    /// (MOVES_BLOCKED). Addresses, tables and ids stay. Shrinking waits until the steps closed so far have run on the device.
     pub hicache_resize: unsafe extern "C" fn(engine: *mut hicache_engine_t, device_bytes: u64, error: *mut hicache_error_t) -> hicache_status_t,
     /// Takes host pages in all lines or none; the lowest free names first. The host arena compacts by itself if the demand fits packed.
     pub hicache_host_alloc: unsafe extern "C" fn(engine: *mut hicache_engine_t, takes: *const hicache_host_take_t, take_count: u32, error: *mut hicache_error_t) -> hicache_status_t,
