@@ -383,7 +383,8 @@ void TransferTable::name_blocking_ticket(Tier tier, ErrorDetail *error) const {
   if (error == nullptr || error->blocking_pool == HICACHE_NO_POOL) return;
   const Arena *arena = tier == Tier::kDevice ? parties_.device : parties_.host;
   for (const Ticket &ticket : tickets_) {
-    if (ticket.state != State::kUnread) continue;
+    // One that waits for page work before it is submitted has the progress of its slot's last ticket still: nobody may ask after it.
+    if (ticket.state != State::kUnread || ticket.job.submit_ns == 0) continue;
     const PinList &pins = tier == Tier::kDevice ? ticket.device_pins : ticket.host_pins;
     if (!arena->pins_page(pins, error->blocking_pool, error->blocking_page)) continue;
     error->ticket = ticket.job.ticket;

@@ -69,7 +69,7 @@ public:
   // The slot that a ticket has, or had last. STALE_ID.
   Status slot_of_ticket(hicache_ticket_t ticket, uint32_t *slot_out, ErrorDetail *error) const;
 
-  // Puts into error.ticket which ticket holds the page that stands in the way. O(pages in flight). Under the engine's lock.
+  // Puts into error.ticket which submitted ticket holds the page that stands in the way. O(pages in flight). Under the engine's lock.
   void name_blocking_ticket(Tier tier, ErrorDetail *error) const;
   // Violations, one a line: every page in flight is pinned where its job says. Under the engine's lock.
   std::string verify() const;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <set>
 
+#include "../abi_guard.hpp"
 #include "../backend_cpu.hpp"
 #include "open_engine.hpp"
 
@@ -167,6 +168,50 @@ TEST(PageWorkOfAnEngine, AShrinkingArenaKeepsItsBytes) {
   for (const uint32_t page : pages) engine.stamp(hicache_test::kFull, page, page);
   ASSERT_EQ(hicache_resize(engine.get(), 512 << 10, engine.error()), HICACHE_OK) << engine.message();
   for (const uint32_t page : pages) EXPECT_TRUE(engine.holds(hicache_test::kFull, page, page));
+  engine.expect_sound();
+}
+
+// A transfer that waits for page work is submitted after the lock. Until then its slot has the progress of the ticket before, and a refusal
+// must not name it.
+TEST(PageWorkOfAnEngine, ATicketIsNamedOnceItIsSubmitted) {
+  constexpr uint32_t kFull = hicache_test::kFull;
+  hicache_test::EngineShape shape;
+  shape.with_fault = true; // Transfers stay in flight until they are run.
+  hicache_test::OpenEngine engine(shape);
+  const auto host = engine.host_alloc(kFull, 1);
+  Engine &on = *engine.get()->engine;
+  uint32_t page = HICACHE_NO_PAGE;
+  hicache_copy_t copy{};
+  hicache_transfer_t transfer{};
+  transfer.struct_size = sizeof transfer;
+  transfer.copies = &copy;
+  transfer.copy_count = 1;
+  hicache_ticket_t ticket = 0, further = 0;
+  {
+    EngineLock lock(on);
+    const Take take{kFull, 1, &page}; // To be zeroed when the lock is released.
+    ASSERT_EQ(on.device().take({&take, 1}, nullptr), HICACHE_OK);
+    copy.pool = kFull;
+    copy.device_page = page;
+    copy.host_page = host[0];
+    ASSERT_EQ(on.transfers().back_up(transfer, &ticket, nullptr), HICACHE_OK);
+    ErrorDetail why;
+    EXPECT_EQ(on.transfers().back_up(transfer, &further, &why), HICACHE_BUSY);
+    EXPECT_EQ(why.ticket, 0u);
+  }
+  {
+    EngineLock lock(on);
+    ErrorDetail why;
+    EXPECT_EQ(on.transfers().back_up(transfer, &further, &why), HICACHE_BUSY);
+    EXPECT_EQ(why.ticket, ticket);
+    EXPECT_EQ(on.transfers().ticket_status(ticket, nullptr, nullptr), HICACHE_PENDING);
+  }
+  uint32_t ran = 0, count = 0;
+  ASSERT_EQ(hicache_fault_run(engine.get(), 1, 0, &ran, engine.error()), HICACHE_OK);
+  hicache_completion_t done;
+  ASSERT_EQ(hicache_completion_poll(engine.get(), &done, 1, &count, engine.error()), HICACHE_OK);
+  ASSERT_EQ(count, 1u);
+  EXPECT_EQ(done.ticket, ticket);
   engine.expect_sound();
 }
 
