@@ -362,3 +362,24 @@ func TestCloseBesideSteps(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestVerifyBesideClose: what Close takes away is not reported as a fault.
+func TestVerifyBesideClose(t *testing.T) {
+	for range 20 {
+		s := open(t, hicache.Options{DeviceBytes: 16 * kib, HostBytes: 16 * kib, Pools: windowPools()})
+		begun, ended := make(chan struct{}), make(chan error, 1)
+		go func() {
+			err := s.c.Verify()
+			close(begun)
+			for err == nil {
+				err = s.c.Verify()
+			}
+			ended <- err
+		}()
+		<-begun
+		if err := s.c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		wantIs(t, "verify", <-ended, hicache.ErrClosed)
+	}
+}

@@ -72,6 +72,8 @@ func (c *Core) Close() error {
 	}
 	c.bug("wake", c.eng.CompletionWake())
 	<-c.pollEnd
+	c.plan.Lock() // whoever looks at the engine and the tree together ends before
+	defer c.plan.Unlock()
 	if err := c.eng.Close(); err != nil {
 		return fromEngine(err)
 	}

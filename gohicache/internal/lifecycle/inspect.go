@@ -149,12 +149,12 @@ func (c *Core) PoolStats(host bool, pool int) (metrics.PoolStats, error) {
 
 // Verify checks the engine, the tree, and that each page has exactly one owner.
 func (c *Core) Verify() error {
-	if c.closed.Load() {
-		return errClosed()
-	}
 	c.pump(0)
 	c.plan.Lock()
 	defer c.plan.Unlock()
+	if c.closed.Load() {
+		return errClosed()
+	}
 	var wrong []string
 	if report, err := c.eng.Verify(); err != nil {
 		wrong = append(wrong, fmt.Sprintf("engine: %v\n%s", err, report))
