@@ -383,3 +383,38 @@ func TestVerifyBesideClose(t *testing.T) {
 		wantIs(t, "verify", <-ended, hicache.ErrClosed)
 	}
 }
+
+// TestLayersOfAStepThatIsOver: its pages may be others' by now, so no layer of it is ready.
+func TestLayersOfAStepThatIsOver(t *testing.T) {
+	s := open(t, hicache.Options{DeviceBytes: 16 * kib, Pools: windowPools()})
+	q, err := s.c.Begin(ctx, prompt(1, 7), hicache.SequenceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Abort()
+	batch := []hicache.Growth{{Sequence: q}}
+	step, err := s.c.Step(ctx, 0, batch, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handedOn := s.c.NewBatch(0)
+	if err := handedOn.Step(ctx, batch, nil, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []openStep{step, handedOn} {
+		for _, err := range x.Layers() {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		x.Close()
+		layers := 0
+		for _, err := range x.Layers() {
+			layers++
+			wantIs(t, "layer", err, hicache.ErrStale)
+		}
+		if layers != 1 {
+			t.Errorf("%d layers", layers)
+		}
+	}
+}

@@ -176,7 +176,7 @@ func (s *Step) Tables(pool int) (indptr []int32, kernelIDs []ids.KernelID, err e
 // their own: they have their source again in the next step.
 func (s *Step) StateSource(i, pool int) (ids.KernelID, bool) { return s.s.StateSource(i, pool) }
 
-// Layers is as Lease.Layers, for the loads of all sequences in the batch.
+// Layers is as Lease.Layers, for the loads of all sequences in the batch: of a closed step it yields the first layer with ErrStale.
 func (s *Step) Layers() iter.Seq2[int, error] {
 	return func(yield func(int, error) bool) {
 		for _, layer := range s.c.layers {

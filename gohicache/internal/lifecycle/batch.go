@@ -207,6 +207,9 @@ func (b *Batch) StatePage(i, pool int) (ids.KernelID, bool) {
 
 // WaitLayer waits for a layer of the loads of all sequences of the open step.
 func (b *Batch) WaitLayer(layer uint32) error {
+	if !b.held {
+		return fail(KindStale, "no step is open")
+	}
 	for _, s := range b.batch {
 		if err := s.WaitLayer(layer); err != nil {
 			b.c.stepFailed(b.batch, b.source)

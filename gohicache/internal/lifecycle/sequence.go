@@ -347,6 +347,9 @@ func (st *Step) StateSource(i, pool int) (ids.KernelID, bool) {
 
 // WaitLayer waits for a layer of the loads of all sequences.
 func (st *Step) WaitLayer(layer uint32) error {
+	if st.closed {
+		return fail(KindStale, "the step is closed")
+	}
 	for _, s := range st.batch {
 		if err := s.WaitLayer(layer); err != nil {
 			st.c.stepFailed(st.batch, st.source)
