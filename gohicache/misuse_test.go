@@ -418,3 +418,12 @@ func TestLayersOfAStepThatIsOver(t *testing.T) {
 		}
 	}
 }
+
+// TestEndsOfNothing: what a failed call gave out can be ended like what it would have given out.
+func TestEndsOfNothing(*testing.T) {
+	(*hicache.Match)(nil).Release()
+	(*hicache.Lease)(nil).Release()
+	(*hicache.Admission)(nil).Release()
+	(*hicache.Sequence)(nil).Abort()
+	(*hicache.Step)(nil).Close()
+}

@@ -80,7 +80,11 @@ func (s *Sequence) Finish() error {
 }
 
 // Abort ends the sequence without publishing anything more; what it published before stays. A second end does nothing.
-func (s *Sequence) Abort() { s.c.core.Abort(s.s) }
+func (s *Sequence) Abort() {
+	if s != nil && s.c != nil {
+		s.c.core.Abort(s.s)
+	}
+}
 
 // Fork makes a second sequence that continues the same tokens (n > 1 sampling). Whole pages are shared; the partial tail page is shared until
 // one of the two writes on and gets a copy of it. All tokens that there are pages for must be named, and their KV written by enqueued
@@ -189,4 +193,8 @@ func (s *Step) Layers() iter.Seq2[int, error] {
 }
 
 // Close says that the step's kernels are enqueued: the pages may move again, behind them. It cannot fail; a second Close does nothing.
-func (s *Step) Close() { s.s.Close() }
+func (s *Step) Close() {
+	if s != nil && s.s != nil {
+		s.s.Close()
+	}
+}
