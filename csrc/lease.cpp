@@ -63,6 +63,8 @@ uint32_t Arena::State::unpin_entries(const PinList &pins, FenceMark mark) {
     run = 0;
     if (hole_count == 0) return;
     changed |= 1u << run_pool;
+    for (uint32_t i = 0; mirrored && i < hole_count; i++)
+      collect_fence(pool, holes[i], &mirror_waits); // Whose steps were open when it was freed.
     for (uint32_t i = 0; i < hole_count && pool.is_static; i++) release_static_name(pool, holes[i]);
   };
   slab.each(pins, [&](uint32_t entry) {

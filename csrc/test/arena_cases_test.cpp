@@ -415,6 +415,25 @@ TEST(Fences, TheMirrorFollowsStepsOnPagesGivenBack) {
   }
 }
 
+// A page may be given back while its step is open: the patch follows the step then too.
+TEST(Fences, TheMirrorFollowsStepsThatCloseAfterAFree) {
+  ArenaOptions options = full_and_swa(32);
+  options.mirrored = true;
+  ByteArena a(options);
+  const V x = a.take(kFull, 2);
+  ASSERT_EQ(a.arena->publish_tables(&a.error), HICACHE_OK);
+  const hicache_step_t first = a.step(5, kFull, x), second = a.step(6, kFull, {x[0]});
+  ASSERT_EQ(a.free(kFull, {x[0]}), HICACHE_OK);
+  std::vector<FenceMark> used{a.close_step(first), a.close_step(second)};
+  ASSERT_EQ(a.arena->publish_tables(&a.error), HICACHE_OK);
+  std::vector<FenceMark> waits(a.mover.patch_waits.begin(), a.mover.patch_waits.end());
+  const auto by_bits = [](FenceMark one, FenceMark other) { return one.bits < other.bits; };
+  std::sort(waits.begin(), waits.end(), by_bits);
+  std::sort(used.begin(), used.end(), by_bits);
+  EXPECT_EQ(waits, used);
+  EXPECT_EQ(a.mover.mirror[kFull][x[0]], HICACHE_NO_PAGE);
+}
+
 // Pages that many streams share wait for all of them; when the shared table is full, for more than they must, never for less.
 TEST(Fences, ManyStreamsOnOnePage) {
   {
