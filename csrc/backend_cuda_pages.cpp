@@ -318,7 +318,7 @@ Status CudaBackend::device_kernel_ids(const DeviceIds &request, uint64_t stream,
   args.page_count = request.page_count;
   args.page_tokens = request.page_tokens;
   args.sink_page = request.sink_page;
-  return check(kernels_.kernel_ids(args, reinterpret_cast<CuStream>(stream)), "translating page ids", error);
+  return device_.check_stream(kernels_.kernel_ids(args, reinterpret_cast<CuStream>(stream)), error);
 }
 
 // ---- Verification ----
@@ -331,6 +331,7 @@ Status CudaBackend::stamp_pages(uint32_t pool, uint64_t stream, std::span<const 
     return fail(error, HICACHE_INVALID_ARGUMENT, pool, "salts: two a layer are needed");
   if (salts.size_bytes() > kScratchBytes / 2) return fail(error, HICACHE_UNSUPPORTED, pool, "salts: too many layers");
   ContextScope scope(device_.api(), device_.context());
+  if (Status s = device_.usable_stream(reinterpret_cast<CuStream>(stream), "stamps are waited for", error); s != HICACHE_OK) return s;
   std::lock_guard lock(scratch_mutex_);
   const size_t portion = (kScratchBytes - salts.size_bytes()) / (sizeof(kernel::StampPage) + sizeof(uint32_t)) - 1;
   for (size_t at = 0; at < pages.size(); at += portion) {
@@ -365,15 +366,15 @@ Status CudaBackend::stamp_portion(uint32_t pool, CuStream on, std::span<const Pa
   args.layer_count = static_cast<uint32_t>(of.layer_ids.size());
   args.check = mismatches_out != nullptr;
   const uint64_t count_bytes = pages.size() * sizeof(uint32_t);
-  CuResult r = api.stream_synchronize(mover_); // Moves asked for before.
-  if (r == cu::kSuccess) r = api.copy_async(scratch_, reinterpret_cast<CuAddress>(scratch_host_), counts_at, on);
+  if (Status s = check(api.stream_synchronize(mover_), "moving pages", error); s != HICACHE_OK) return s; // Those asked for before.
+  CuResult r = api.copy_async(scratch_, reinterpret_cast<CuAddress>(scratch_host_), counts_at, on);
   if (r == cu::kSuccess) r = api.set32_async(scratch_ + counts_at, 0, pages.size(), on);
   if (r == cu::kSuccess) r = kernels_.stamp(args, on);
   if (r == cu::kSuccess && mismatches_out != nullptr)
     r = api.copy_async(reinterpret_cast<CuAddress>(scratch_host_ + counts_at), scratch_ + counts_at, count_bytes, on);
   if (r == cu::kSuccess) r = api.stream_synchronize(on);
   if (r == cu::kSuccess && mismatches_out != nullptr) std::memcpy(mismatches_out, scratch_host_ + counts_at, count_bytes);
-  return check(r, "stamping pages", error);
+  return device_.check_stream(r, error);
 }
 
 Status CudaBackend::digest_pages(uint32_t pool, std::span<const PhysicalPage> pages, uint64_t *digests_out, ErrorDetail *error) {

@@ -686,6 +686,33 @@ TEST(CudaBackend, AStreamOfAnotherDeviceCostsTheTransferNotTheEngine) {
   EXPECT_EQ(rig.run(HICACHE_H2D, {{0, at(1), at(1)}}, 64), HICACHE_OK);
 }
 
+TEST(CudaBackend, AStampOnAStreamThatWillNotDoCostsTheCall) {
+  if (!simulated) GTEST_SKIP() << "NOT RUN: needs a second device or the simulated driver";
+  Rig rig({pool(false, 16, 512, 256, range(0, 2))}, 8 * kMiB, kMiB);
+  ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
+  if (!rig.backend.kernels().available()) GTEST_SKIP() << "NO KERNELS: " << rig.backend.kernels().reason();
+  CuContext other = nullptr;
+  CuStream foreign = nullptr;
+  CU_OK(api().primary_retain(&other, 1));
+  CU_OK(api().context_push(other));
+  CU_OK(api().stream_create(&foreign, cu::kStreamNonBlocking, 0));
+  CU_OK(api().context_pop(&other));
+  const auto handle = reinterpret_cast<uint64_t>(foreign);
+  const std::vector<uint64_t> salts(4, 1);
+  const PageStamp page{at(1), 16, 7};
+  ErrorDetail why;
+  EXPECT_EQ(rig.backend.stamp_pages(0, handle, {&page, 1}, salts, nullptr, &why), HICACHE_INVALID_ARGUMENT) << why.message;
+  DeviceIds request;
+  request.page_count = 1;
+  EXPECT_EQ(rig.backend.device_kernel_ids(request, handle, &why), HICACHE_INVALID_ARGUMENT) << why.message;
+  const auto capture = simulator_function<void (*)(CuStream, int)>("simulated_cuda_capture");
+  capture(rig.stream, 1);
+  EXPECT_EQ(rig.backend.stamp_pages(0, rig.caller(), {&page, 1}, salts, nullptr, &why), HICACHE_INVALID_ARGUMENT) << why.message;
+  capture(rig.stream, 0);
+  EXPECT_FALSE(rig.backend.poisoned());
+  OK(rig.backend.stamp_pages(0, rig.caller(), {&page, 1}, salts, nullptr, error));
+}
+
 TEST(CudaBackend, RefusesAStreamThatIsBeingCaptured) {
   if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver";
   Rig rig({pool(false, 16, 2048, 2048, range(0, 4))}, 8 * kMiB, 8 * kMiB);
