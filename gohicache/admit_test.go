@@ -227,7 +227,15 @@ func TestEstimate(t *testing.T) {
 		s.evict(hicache.TierDevice)
 		m := s.c.Match(a)
 		e := m.Estimate(1e15)
-		if want := uint64(10*512 + 3*256/2*1); e.Bytes < want || e.Recompute != 0 && round == 0 {
+		var want uint64 // Ten pages of FULL, and of each window what reaches back from them.
+		for _, pool := range s.c.Pools() {
+			pages := 10
+			if pool.Role == hicache.SWA {
+				pages = (pool.WindowTokens + pageTokens - 1) / pageTokens
+			}
+			want += uint64(pages) * pool.PageBytes
+		}
+		if e.Bytes != want || e.Recompute != 0 && round == 0 {
 			t.Fatalf("estimate %+v", e)
 		}
 		if round == 1 && (e.Load == 0 || m.Estimate(1e-3).Worthwhile() != true) {

@@ -95,6 +95,15 @@ func TestWideTokensThroughAllTiers(t *testing.T) {
 	if n := serveWide(t, s.c, low); n != 0 {
 		t.Fatalf("tokens that differ in their high half share %d", n)
 	}
+	narrowed := make([]uint32, len(low))
+	for i := range low {
+		narrowed[i] = uint32(low[i])
+	}
+	same := s.c.Match(narrowed) // Tokens of 32 bits are those of 64 whose high half is 0.
+	if same.Tokens() != 40 {
+		t.Fatalf("%d tokens of 32 bits are found of what 64 bits published", same.Tokens())
+	}
+	same.Release()
 	for _, tier := range []hicache.Tier{hicache.TierDevice, hicache.TierHost} {
 		s.flush()
 		s.evict(tier)

@@ -65,6 +65,7 @@ func TestObjectsOfAPage(t *testing.T) {
 		{"MHA", mha, 1152, false, 0, ffi.HostLayoutPageFirstDirect, []string{"k", "v"}, []uint64{768, 384}},
 		{"MHA, padded", mha, 1200, false, 0, ffi.HostLayoutPageFirstDirect, []string{"k", "v"}, []uint64{768, 432}},
 		{"MLA", mla, 960, false, 0, ffi.HostLayoutPageFirstDirect, []string{"k"}, []uint64{960}},
+		{"MLA, padded", mla, 1024, false, 0, ffi.HostLayoutPageFirstDirect, []string{"k"}, []uint64{1024}},
 		{"MLA, which has no heads to split", mla, 960, false, 2, ffi.HostLayoutPageFirstDirect, []string{"k"}, []uint64{960}},
 		{"state", state, 320, false, 2, ffi.HostLayoutPageFirstDirect, []string{"k", "v"}, []uint64{256, 64}},
 		{"split heads, 2", mha, 1152, false, 2, ffi.HostLayoutPageHead, []string{"h0", "h1"}, []uint64{576, 576}},
