@@ -4,11 +4,13 @@ package gorgonia
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime"
 	"testing"
 	"unsafe"
 
+	"github.com/ebitengine/purego"
 	"gorgonia.org/cu"
 
 	hicache "github.com/hicache/hicache/gohicache"
@@ -110,6 +112,71 @@ func TestPagesWrittenByCu(t *testing.T) {
 	}
 	if err := cache.Close(); err != nil {
 		t.Fatal(err)
+	}
+	if err := stream.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A lease and a step that end while their stream is being captured leave no fence yet: their pages stay until the capture is over, and nothing is lost.
+func TestWhatEndsDuringACapture(t *testing.T) {
+	simulator := os.Getenv("HICACHE_LIBCUDA")
+	if simulator == "" {
+		t.Skip("NOT TESTED: needs the simulated driver, which captures when it is told to")
+	}
+	driver, err := purego.Dlopen(simulator, purego.RTLD_NOW)
+	if err != nil {
+		t.Fatal(err)
+	}
+	capture, err := purego.Dlsym(driver, "simulated_cuda_capture")
+	if err != nil {
+		t.Skipf("NOT TESTED: needs the simulated driver, which captures when it is told to (%v)", err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if _, err := Context(0); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := cu.MakeStream(cu.NonBlocking)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	cache, err := hicache.Open(ctx, &hicache.Options{
+		Device: Device(0), DeviceBytes: 8 << 20, PageTokens: 16, Library: os.Getenv("HICACHE_LIBRARY"),
+		Pools: []hicache.PoolOptions{{Role: hicache.Full, Layers: []int{0, 1}, LayerBytes: 4096}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := make([]uint32, 256)
+	m := cache.MatchWith(tokens, hicache.MatchOptions{FullHit: true})
+	lease, err := cache.Load(ctx, m, hicache.LoadOptions{Tokens: len(tokens), Stream: Stream(stream), Wait: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+	sequence, err := cache.Begin(ctx, tokens[:40], hicache.SequenceOptions{Stream: Stream(stream), Wait: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	step, err := cache.Step(ctx, Stream(stream), []hicache.Growth{{Sequence: sequence, NewTokens: 1}}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	purego.SyscallN(capture, uintptr(Stream(stream)), 1)
+	step.Close()
+	sequence.Abort()
+	lease.Release()
+	if err := cache.Close(); !errors.Is(err, hicache.ErrBusy) {
+		t.Errorf("close during the capture: %v", err)
+	}
+	purego.SyscallN(capture, uintptr(Stream(stream)), 0)
+	if err := cache.Verify(); err != nil {
+		t.Error(err)
+	}
+	if err := cache.Close(); err != nil {
+		t.Error(err)
 	}
 	if err := stream.Destroy(); err != nil {
 		t.Fatal(err)

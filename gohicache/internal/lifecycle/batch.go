@@ -223,7 +223,7 @@ func (b *Batch) closeStep() {
 	if b.raw.Previous == 0 {
 		return
 	}
-	if err := b.c.eng.StepClose(b.raw.Previous); !errors.Is(err, ffi.ErrStale) {
+	if err := b.c.closeStep(b.raw.Previous); !errors.Is(err, ffi.ErrStale) {
 		b.c.bug("step close", err)
 	}
 	b.raw.Previous = 0

@@ -59,6 +59,9 @@ func (c *Core) Close() error {
 	if len(held) > 0 {
 		return fail(KindBusy, "still held: %s", strings.Join(held, "; "))
 	}
+	if !c.closeCaptured() {
+		return fail(KindBusy, "a step has ended whose stream is being captured still; Close again after the capture")
+	}
 	c.stop()
 	c.attachMu.Lock()
 	defer c.attachMu.Unlock()

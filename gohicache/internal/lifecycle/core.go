@@ -50,6 +50,7 @@ type Core struct {
 	closed      atomic.Bool
 	closeMu     sync.Mutex
 	holds       holds
+	captured    captured
 	batches     atomic.Uint64 // numbers them
 	count       counters
 	admitted    []uint64               // by pool: pages promised to admitted requests; of plan

@@ -102,13 +102,13 @@ func (l *Lease) fence() error {
 	if err != nil {
 		return fromEngine(err)
 	}
-	l.step, err = next, l.c.eng.StepClose(l.step)
+	l.step, err = next, l.c.closeStep(l.step)
 	return fromEngine(err)
 }
 
 func (l *Lease) unpin() {
 	if l.step != 0 {
-		l.c.bug("step close", l.c.eng.StepClose(l.step))
+		l.c.bug("step close", l.c.closeStep(l.step))
 	} else {
 		l.c.bug("lease release", l.c.eng.LeaseRelease(l.lease))
 	}

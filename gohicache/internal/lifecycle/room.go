@@ -42,6 +42,7 @@ func (c *Core) demandsOf(takes []ffi.Take) []ffi.Demand {
 // takeWith runs do, and again after each way of making room: first the smallest quotas that make the demand fit, then, where pinned pages
 // keep those from being packed, as many pages of each pool as are asked for.
 func (c *Core) takeWith(demands []ffi.Demand, do func() error) error {
+	c.closeCaptured()
 	var err error = ffi.ErrNoCapacity
 	planned, quotas := c.planQuotas(demands) // before the first try: a full device is the normal state, and an error costs more than the question
 	if planned && !quotas {

@@ -366,6 +366,6 @@ func (st *Step) Close() {
 	}
 	st.closed = true
 	st.c.holds.remove(st)
-	st.c.bug("step close", st.c.eng.StepClose(st.step))
+	st.c.bug("step close", st.c.closeStep(st.step))
 	st.c.room.ring()
 }
