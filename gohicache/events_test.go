@@ -547,8 +547,8 @@ func TestEventsRebuildTheTiers(t *testing.T) {
 			o := hicache.Options{DeviceBytes: 24 * kib, HostBytes: 24 * kib, Pools: pools, Events: true, WritePolicy: hicache.WritePolicy(i % 2 * 2),
 				Faults: &hicache.FaultOptions{Seed: 1, FailPPM: 50_000}}
 			s := open(t, o)
-			st := stream(t, s.c, hicache.EventOptions{QueuePages: 400})
-			f := follow(t)
+			short, whole := stream(t, s.c, hicache.EventOptions{QueuePages: 400}), stream(t, s.c, hicache.EventOptions{})
+			f, all := follow(t), follow(t) // One that loses changes and goes on from snapshots, one that sees every change.
 			r := rand.New(rand.NewPCG(uint64(i), 3))
 			for op := range 3000 {
 				switch k := r.IntN(100); {
@@ -577,13 +577,19 @@ func TestEventsRebuildTheTiers(t *testing.T) {
 					}
 				}
 				if op%7 == 0 {
-					f.drain(st)
+					f.drain(short)
+					all.drain(whole)
 				}
 				if op%500 == 499 {
 					s.flush()
-					f.drain(st)
+					f.drain(short)
 					f.compare(s.c)
+					all.drain(whole)
+					all.compare(s.c)
 				}
+			}
+			if all.gaps != 0 {
+				t.Errorf("%d gaps of the long queue", all.gaps)
 			}
 		})
 	}
