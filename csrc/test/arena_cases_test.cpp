@@ -352,7 +352,7 @@ TEST(Fences, StayWithTheBytes) {
 // A large page where several small ones were follows all of them: of one stream the latest, wherever its page lay; of the mover's work,
 // which on the host ends in any order, each piece.
 TEST(Fences, ALargePageFollowsAllWhoWereThere) {
-  constexpr uint32_t kState = 1;
+  constexpr uint32_t kSmall = 1;
   for (const bool on_the_host : {false, true}) {
     WorkBoard board;
     ArenaOptions options;
@@ -360,12 +360,12 @@ TEST(Fences, ALargePageFollowsAllWhoWereThere) {
     options.bytes = 3 * 1024; // The sink, a page where the states are, a page above.
     if (on_the_host) {
       options.board = &board;
-      options.pools[kState].zeroing = HICACHE_ZERO_ALWAYS;
+      options.pools[kSmall].zeroing = HICACHE_ZERO_ALWAYS;
     }
     ByteArena a(options);
     ASSERT_EQ(a.status, HICACHE_OK) << a.error.message;
     V states;
-    for (uint32_t i = 0; i < 4; i++) states.push_back(a.take(kState, 1).at(0)); // With a board: zeroed one by one.
+    for (uint32_t i = 0; i < 4; i++) states.push_back(a.take(kSmall, 1).at(0)); // With a board: zeroed one by one.
     std::vector<FenceMark> used;
     if (on_the_host) {
       for (uint64_t sequence = 1; sequence <= 4; sequence++) {
@@ -374,11 +374,11 @@ TEST(Fences, ALargePageFollowsAllWhoWereThere) {
       }
     } else {
       for (uint32_t i = 4; i-- > 0;) { // The lowest page last.
-        const FenceMark mark = a.close_step(a.step(7, kState, {states[i]}));
+        const FenceMark mark = a.close_step(a.step(7, kSmall, {states[i]}));
         if (i == 0) used.push_back(mark);
       }
     }
-    ASSERT_EQ(a.free(kState, states), HICACHE_OK);
+    ASSERT_EQ(a.free(kSmall, states), HICACHE_OK);
     const V page = a.take(kFull, 2);
     ASSERT_EQ(a.status, HICACHE_OK) << a.error.message;
     std::vector<FenceMark> waits;
