@@ -26,14 +26,11 @@ func TestStreamsAreTheirHandles(t *testing.T) {
 	}
 }
 
-// TestPagesWrittenByCu writes pages through cu on a stream of cu, lets the cache move them to the host and back, and reads them through cu.
-func TestPagesWrittenByCu(t *testing.T) {
-	devices, err := cu.NumDevices()
-	if err != nil || devices == 0 {
-		t.Skipf("NOT TESTED: no CUDA device (%v)", err)
-	}
+// newStream makes a stream of device 0's context, which is the thread's until the test ends.
+func newStream(t *testing.T) cu.Stream {
+	t.Helper()
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
 	if _, err := Context(0); err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +38,16 @@ func TestPagesWrittenByCu(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return stream
+}
+
+// TestPagesWrittenByCu writes pages through cu on a stream of cu, lets the cache move them to the host and back, and reads them through cu.
+func TestPagesWrittenByCu(t *testing.T) {
+	devices, err := cu.NumDevices()
+	if err != nil || devices == 0 {
+		t.Skipf("NOT TESTED: no CUDA device (%v)", err)
+	}
+	stream := newStream(t)
 	ctx, prompts, length := context.Background(), 40, 256
 	cache, err := hicache.Open(ctx, &hicache.Options{
 		Device: Device(0), DeviceBytes: 8 << 20, HostBytes: 128 << 20, PageTokens: 16, WritePolicy: hicache.WriteThrough,
@@ -132,15 +139,7 @@ func TestWhatEndsDuringACapture(t *testing.T) {
 	if err != nil {
 		t.Skipf("NOT TESTED: needs the simulated driver, which captures when it is told to (%v)", err)
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if _, err := Context(0); err != nil {
-		t.Fatal(err)
-	}
-	stream, err := cu.MakeStream(cu.NonBlocking)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := newStream(t)
 	ctx := context.Background()
 	cache, err := hicache.Open(ctx, &hicache.Options{
 		Device: Device(0), DeviceBytes: 8 << 20, PageTokens: 16, Library: os.Getenv("HICACHE_LIBRARY"),

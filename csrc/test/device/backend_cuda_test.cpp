@@ -663,22 +663,28 @@ TEST(CudaBackend, SaysWhyADriverWillNotDo) {
   }
 }
 
+void make_stream_of_device(int ordinal, uint64_t *handle_out) {
+  CuContext other = nullptr;
+  CuStream stream = nullptr;
+  CU_OK(api().primary_retain(&other, ordinal));
+  CU_OK(api().context_push(other));
+  CU_OK(api().stream_create(&stream, cu::kStreamNonBlocking, 0));
+  CU_OK(api().context_pop(&other));
+  *handle_out = reinterpret_cast<uint64_t>(stream);
+}
+
 TEST(CudaBackend, AStreamOfAnotherDeviceCostsTheTransferNotTheEngine) {
   if (!simulated) GTEST_SKIP() << "NOT RUN: needs a second device or the simulated driver";
   Rig rig({pool(false, 16, 2048, 2048, range(0, 4))}, 8 * kMiB, 8 * kMiB);
   ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
-  CuContext other = nullptr;
-  CuStream foreign = nullptr;
-  CU_OK(api().primary_retain(&other, 1));
-  CU_OK(api().context_push(other));
-  CU_OK(api().stream_create(&foreign, cu::kStreamNonBlocking, 0));
-  CU_OK(api().context_pop(&other));
-  const auto handle = reinterpret_cast<uint64_t>(foreign);
+  uint64_t handle = 0;
+  make_stream_of_device(1, &handle);
+  ASSERT_NE(handle, 0u);
   Transfer transfer(1, 0, HICACHE_H2D, rig.order, {{0, at(1), at(1)}}, handle);
   rig.backend.submit(transfer.job);
   EXPECT_EQ(rig.done.wait(1), HICACHE_INVALID_ARGUMENT);
-  ErrorDetail error;
-  EXPECT_EQ(rig.backend.fence_record(FenceMark::make(2, 1), handle, &error), HICACHE_INVALID_ARGUMENT) << error.message;
+  ErrorDetail why;
+  EXPECT_EQ(rig.backend.fence_record(FenceMark::make(2, 1), handle, &why), HICACHE_INVALID_ARGUMENT) << why.message;
   EXPECT_FALSE(rig.backend.poisoned());
   // The refused one has released its waits, and the next transfer runs.
   OK(rig.backend.layer_wait(0, 3, rig.caller(), error));
@@ -691,13 +697,9 @@ TEST(CudaBackend, AStampOnAStreamThatWillNotDoCostsTheCall) {
   Rig rig({pool(false, 16, 512, 256, range(0, 2))}, 8 * kMiB, kMiB);
   ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
   if (!rig.backend.kernels().available()) GTEST_SKIP() << "NO KERNELS: " << rig.backend.kernels().reason();
-  CuContext other = nullptr;
-  CuStream foreign = nullptr;
-  CU_OK(api().primary_retain(&other, 1));
-  CU_OK(api().context_push(other));
-  CU_OK(api().stream_create(&foreign, cu::kStreamNonBlocking, 0));
-  CU_OK(api().context_pop(&other));
-  const auto handle = reinterpret_cast<uint64_t>(foreign);
+  uint64_t handle = 0;
+  make_stream_of_device(1, &handle);
+  ASSERT_NE(handle, 0u);
   const std::vector<uint64_t> salts(4, 1);
   const PageStamp page{at(1), 16, 7};
   ErrorDetail why;

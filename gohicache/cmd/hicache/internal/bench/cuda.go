@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 )
 
@@ -54,19 +53,13 @@ func device(part string, works ...string) Group {
 			s.noDevice = true
 			return errors.New("hicache_device_bench was not found; tools/h200_pack.sh builds it into out/h200")
 		}
-		cmd := exec.CommandContext(ctx, program, part)
-		var complaint bytes.Buffer
-		cmd.Stderr = &complaint
-		out, err := cmd.Output()
+		out, err := runProgram(ctx, program, part)
 		d := deviceRun{s: s, r: r, part: part}
 		if said := d.read(out); said != nil {
 			s.noDevice = true
 			return fmt.Errorf("%s: %w", program, said)
 		}
-		if err != nil {
-			return fmt.Errorf("%s %s: %w: %s", program, part, err, strings.TrimSpace(complaint.String()))
-		}
-		return nil
+		return err
 	}}
 }
 

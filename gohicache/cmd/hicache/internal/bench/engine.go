@@ -166,6 +166,18 @@ func (s *Settings) program(named, name string, builds ...string) string {
 	return ""
 }
 
+// runProgram returns what a program printed, also beside an error, which has its complaint.
+func runProgram(ctx context.Context, program string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	var complaint bytes.Buffer
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(complaint.String()))
+	}
+	return out, err
+}
+
 type engineLine struct {
 	Work      string  `json:"work"`
 	Config    string  `json:"config"`
@@ -180,12 +192,9 @@ func runEngineBench(ctx context.Context, s *Settings, program, name string, spec
 	if s.Quick {
 		args = append(args, "--quick")
 	}
-	cmd := exec.CommandContext(ctx, program, append(args, name)...)
-	var complaint bytes.Buffer
-	cmd.Stderr = &complaint
-	out, err := cmd.Output()
+	out, err := runProgram(ctx, program, append(args, name)...)
 	if err != nil {
-		return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(complaint.String()))
+		return err
 	}
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	for lines.Scan() {
