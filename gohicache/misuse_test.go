@@ -426,4 +426,6 @@ func TestEndsOfNothing(*testing.T) {
 	(*hicache.Admission)(nil).Release()
 	(*hicache.Sequence)(nil).Abort()
 	(*hicache.Step)(nil).Close()
+	new(hicache.Sequence).Abort()
+	new(hicache.Step).Close()
 }

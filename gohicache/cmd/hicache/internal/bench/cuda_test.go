@@ -20,17 +20,21 @@ var printed = map[string]string{
 	"small": `{"work": "another stream's copy during a bulk transfer, quanta of 16 MiB", "direction": "h2d", "bytes": 4096, "median_us": 16, "worst_us": 470}
 {"work": "envelopes 2 MiB scattered, quanta of 4 MiB", "h2d_gb_s": 40, "d2h_gb_s": 36, "both_h2d": 46, "both_d2h": 44, "both_sum": 90}
 {"work": "another stream's copy during a bulk transfer, quanta of 4 MiB", "direction": "d2h", "bytes": 2097152, "median_us": 130, "worst_us": 340}
+{"work": "another stream's copy during a bulk transfer, quanta of 4 MiB", "direction": "h2d", "bytes": 4096, "median_us": 119, "worst_us": 121}
 `,
-	"layers": `{"work": "layer-wise load, 1 GiB, 32 layers, page 16", "layer0_ms": 0.9, "quarter_ms": 5.17, "all_ms": 20.1, "submit_us": 12.7, "layer_wait_us": 3}
+	"layers": `{"work": "layer-wise load, 1 GiB, 32 layers, page 16", "layer0_ms": 0.9, "quarter_ms": 5.5, "all_ms": 20.1, "submit_us": 12.7, "layer_wait_us": 3}
 `,
 	"graph": `{"work": "layer wait in a captured graph", "replays": 3, "wrong_layers": 0, "satisfied_wait_us": 0.29}
 `,
 	"costs": `{"work": "calls on the caller's thread", "context_us": 0.1, "capturing_us": 0.2, "event_record_us": 1.5, "fence_record_us": 2, "order_step_us": 3, "move_one_page_us": 4}
 `,
 	"moves": `{"work": "page moves", "page_bytes": 32768, "tb_s": 3.5, "of_contiguous": 0.875, "burst_16_mib_us": 9.5}
+{"work": "page moves", "page_bytes": 262144, "tb_s": 3.58, "of_contiguous": 0.895, "burst_16_mib_us": 9}
 {"work": "page moves", "page_bytes": 2097152, "tb_s": 3.72, "of_contiguous": 0.93, "burst_16_mib_us": 9}
 `,
 	"fragments": `{"work": "fragments on both sides", "bytes": 2048, "method": "kernel", "blocks": 4, "h2d_gb_s": 46, "d2h_gb_s": 35}
+{"work": "fragments on both sides", "bytes": 512, "method": "kernel", "blocks": 4, "h2d_gb_s": 40.5, "d2h_gb_s": 31.6}
+{"work": "fragments on both sides", "bytes": 2048, "method": "kernel", "blocks": 2, "h2d_gb_s": 30, "d2h_gb_s": 30}
 {"work": "fragments on both sides", "bytes": 32768, "method": "direct", "blocks": 0, "h2d_gb_s": 35.6, "d2h_gb_s": 43.3}
 `,
 	"ids": `{"work": "translate 1 Mi ids", "us": 20, "plain_gather_us": 14, "of_gather": 0.7}
@@ -92,16 +96,24 @@ func TestCudaFigures(t *testing.T) {
 		{"another stream's copy during a bulk transfer, quanta of 16 MiB, H2D of 4 KiB, worst", 470, 0, no},
 		{"another stream's copy during a bulk transfer, quanta of 4 MiB, D2H of 2048 KiB, worst", 340, 0, yes},
 		{"layer-wise load, 1 GiB, 32 layers, page 16, layer 0 is there", .9, 0, no},
+		{"another stream's copy during a bulk transfer, quanta of 4 MiB, H2D of 4 KiB, median", 119, 0, yes},
+		{"another stream's copy during a bulk transfer, quanta of 4 MiB, H2D of 4 KiB, worst", 121, 0, no},
+		{"layer-wise load, 1 GiB, 32 layers, page 16, a quarter is there", 5.5, 0, no},
+		{"layer-wise load, 1 GiB, 32 layers, page 16, a layer wait, on the caller's thread", 3, 0, yes},
 		{"layer-wise load, 1 GiB, 32 layers, page 16, all is there", 20.1, 0, yes},
 		{"layer-wise load, 1 GiB, 32 layers, page 16, submission, on the caller's thread", 12.7, 0, no},
 		{"layer wait in a captured graph, 3 replays with loads and moves in between: wrong layers", 0, 0, yes},
 		{"layer wait in a captured graph, satisfied", .29, 0, yes},
 		{"calls on the caller's thread, move one page", 4, 0, nil},
 		{"page moves, pages of 32 KiB, read and written", 3500, .875, no},
+		{"page moves, pages of 256 KiB, read and written", 3580, .895, no},
 		{"page moves, pages of 2048 KiB, read and written", 3720, .93, yes},
 		{"page moves, pages of 2048 KiB, a burst of 16 MiB", 9, 0, nil},
 		{"fragments on both sides, 2.0 KiB, kernel on 4 blocks, H2D", 46, .92, yes},
 		{"fragments on both sides, 2.0 KiB, kernel on 4 blocks, D2H", 35, .875, no},
+		{"fragments on both sides, 0.5 KiB, kernel on 4 blocks, H2D", 40.5, .81, yes},
+		{"fragments on both sides, 0.5 KiB, kernel on 4 blocks, D2H", 31.6, .79, no},
+		{"fragments on both sides, 2.0 KiB, kernel on 2 blocks, H2D", 30, .6, nil},
 		{"fragments on both sides, 32.0 KiB, direct, H2D", 35.6, .712, nil},
 		{"translate 1 Mi ids on the device", 20, .7, yes},
 		{"digest of pages, call and answer included", 3.3, 0, yes},
@@ -122,7 +134,7 @@ func TestCudaFigures(t *testing.T) {
 func TestCudaOnlyWhatIsAskedFor(t *testing.T) {
 	program, log := fakeDevice(t, printed)
 	rows, err := Run(context.Background(), Cuda(), &Settings{DeviceBench: program, Only: regexp.MustCompile("page moves")})
-	if err != nil || len(rows) != 4 {
+	if err != nil || len(rows) != 6 {
 		t.Errorf("%d rows, %v", len(rows), err)
 	}
 	if asked, _ := os.ReadFile(log); string(asked) != "moves\n" {
