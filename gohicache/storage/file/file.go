@@ -252,6 +252,11 @@ func (s *Store) get(key *storage.Key, dst []byte) error {
 
 // readObject reads and checks one file.
 func readObject(path string, key *storage.Key, dst []byte) error {
+	if info, err := os.Stat(path); err != nil {
+		return err
+	} else if !info.Mode().IsRegular() { // to open a pipe waits for its other end
+		return fmt.Errorf("%w: %v", storage.ErrCorrupt, errStrange)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -136,6 +137,40 @@ func TestFlippedBit(t *testing.T) {
 	}
 	if st := s.Stats(); st.Corrupt != headerSize+size || st.Hits != 0 {
 		t.Fatalf("stats %+v", st)
+	}
+}
+
+// TestStrangeObjects: what is no file where an object should be is corrupt; a pipe, whose other end nobody opens, holds nobody.
+func TestStrangeObjects(t *testing.T) {
+	s := New(t.TempDir())
+	for i, put := range []func(path string) error{
+		func(p string) error { return syscall.Mkfifo(p, 0o600) },
+		func(p string) error { return os.Mkdir(p, 0o700) },
+		func(p string) error { return os.Symlink("/dev/zero", p) },
+	} {
+		mustPut(t, s, i, 500)
+		key := keyOf(i)
+		path := s.path(&key)
+		if err := errors.Join(os.Remove(path), put(path)); err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan error, 1)
+		go func() {
+			_, err := getOne(s, i, 500)
+			got <- err
+		}()
+		select {
+		case err := <-got:
+			if !errors.Is(err, storage.ErrCorrupt) {
+				t.Errorf("case %d: %v", i, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("case %d: the read does not return", i)
+		}
+		mustPut(t, s, i, 500)
+		if _, err := getOne(s, i, 500); err != nil {
+			t.Errorf("case %d: put again: %v", i, err)
+		}
 	}
 }
 

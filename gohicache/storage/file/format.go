@@ -44,7 +44,10 @@ func checksum(h *[headerSize]byte, payload []byte) [16]byte {
 	return hash.Sum128().Bytes()
 }
 
-var errShort = errors.New("shorter than its header says")
+var (
+	errShort   = errors.New("shorter than its header says")
+	errStrange = errors.New("no regular file")
+)
 
 // checkHeader says what is wrong with the header of an object that was read whole.
 func checkHeader(h *[headerSize]byte, key *storage.Key, payload []byte) error {
