@@ -1,0 +1,81 @@
+// Transfers and moves that tools/h200_interference.py switches on and off beside compute.
+#include "bench.hpp"
+
+namespace {
+
+using namespace hicache;
+using namespace hicache::device_bench;
+
+Rig *beside = nullptr, *beside_small = nullptr;
+std::vector<std::vector<TierCopy>> beside_up, beside_down, beside_loads, beside_rows;
+std::unique_ptr<Bulk> beside_bulk[2];
+std::thread beside_moves;
+std::atomic<bool> beside_stopping{false};
+uint64_t beside_moved = 0;
+double beside_moves_ms = 0;
+
+} // namespace
+
+extern "C" __attribute__((visibility("default"))) int bench_open() {
+  api().context_set(caller_context());
+  beside = new Rig(llama(), 6 * kGiB, 3 * kGiB);
+  must_open(*beside);
+  beside_up = scattered(128, 8, 2048, 1024, 1);
+  beside_down = scattered(128, 8, 2048, 1024, 5);
+  beside_loads = scattered(512, 4, 2048, 1024, 3);
+  CopyTuning tuning;
+  tuning.method = CopyMethod::kKernel;
+  tuning.kernel_blocks_alone = tuning.kernel_blocks; // The compute beside it is not opened as steps.
+  beside_small = new Rig({pool(false, 1, 2 * kKiB, 0, {0})}, 2 * kGiB, kGiB, tuning);
+  must_open(*beside_small);
+  beside_rows = scattered(32768, 8, 1 << 19, 1 << 19, 1);
+  ceilings(*beside);
+  return 0;
+}
+
+// 0, 1: envelopes H2D, D2H; 2: both; 3: layer-wise loads; 4: moves at 0.1 TB/s; 5, 6: rows of 2 KiB by kernel, H2D, D2H.
+extern "C" __attribute__((visibility("default"))) void bench_start(int kind) {
+  api().context_set(caller_context());
+  if (kind == 0 || kind == 2) beside_bulk[0] = std::make_unique<Bulk>(*beside, HICACHE_H2D, beside_up, 0);
+  if (kind == 1 || kind == 2) beside_bulk[1] = std::make_unique<Bulk>(*beside, HICACHE_D2H, beside_down, 8);
+  if (kind == 3) beside_bulk[0] = std::make_unique<Bulk>(*beside, HICACHE_H2D, beside_loads, 0, 2, HICACHE_CLASS_URGENT);
+  if (kind == 5) beside_bulk[0] = std::make_unique<Bulk>(*beside_small, HICACHE_H2D, beside_rows, 0);
+  if (kind == 6) beside_bulk[1] = std::make_unique<Bulk>(*beside_small, HICACHE_D2H, beside_rows, 8);
+  for (auto &bulk : beside_bulk) {
+    if (bulk) bulk->start();
+  }
+  if (kind != 4) return;
+  beside_stopping = false;
+  beside_moves = std::thread([] {
+    api().context_set(caller_context());
+    static uint64_t sequence = 1000000;
+    const auto places = shuffled(3000, 4);
+    const double begin = now_ms();
+    beside_moved = 0;
+    for (uint32_t k = 0; !beside_stopping; k++) {
+      PageMove burst[8];
+      for (uint32_t i = 0; i < 8; i++) burst[i] = {0, at(places[(k * 8 + i) % 1500]), at(places[1500 + (k * 8 + i) % 1500])};
+      beside->backend.move_pages(Tier::kDevice, burst, {}, FenceMark::make(kMoverSlot, ++sequence), nullptr);
+      beside_moved += 2 * 8 * 2 * kMiB; // Read and written.
+      while (static_cast<double>(beside_moved) / (now_ms() - begin) / 1e6 > 100 && !beside_stopping) std::this_thread::yield();
+    }
+    beside_moves_ms = now_ms() - begin;
+  });
+}
+
+extern "C" __attribute__((visibility("default"))) double bench_stop(int direction) {
+  double rate = 0;
+  for (int d = 0; d < 2; d++) {
+    if (!beside_bulk[d]) continue;
+    beside_bulk[d]->stop();
+  }
+  if (beside_bulk[direction]) rate = beside_bulk[direction]->gb_s();
+  if (beside_bulk[0] && beside_bulk[1] && direction == 0) return rate; // Asked for the other one next.
+  for (auto &bulk : beside_bulk) bulk.reset();
+  if (beside_moves.joinable()) {
+    beside_stopping = true;
+    beside_moves.join();
+    rate = static_cast<double>(beside_moved) / beside_moves_ms / 1e6;
+  }
+  return rate;
+}

@@ -1,0 +1,141 @@
+// Layer-wise loads, what calls cost their caller, and layer waits in a captured graph.
+#include <dlfcn.h>
+
+#include "bench.hpp"
+
+namespace hicache::device_bench {
+
+void layered_load(Rig &rig) {
+  const auto batches = scattered(512, 4, 2048, 1024, 3);
+  std::vector<double> first, quarter, all, submit, wait;
+  for (uint32_t i = 0; i < 9; i++) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    Transfer transfer(5000 + i, 1, HICACHE_H2D, rig.order, batches[i % 4], rig.caller(), HICACHE_CLASS_URGENT);
+    const double begin = now_ms();
+    rig.backend.submit(transfer.job);
+    const double submitted = now_ms();
+    rig.backend.layer_wait(1, 31, rig.caller(), nullptr);
+    const double waited = now_ms();
+    double at_first = 0, at_quarter = 0;
+    uint32_t word = 0;
+    while ((word = rig.backend.progress(1)) != kProgressDone) {
+      if (at_first == 0 && word >= 1) at_first = now_ms();
+      if (at_quarter == 0 && word >= 8) at_quarter = now_ms();
+    }
+    must(api().stream_synchronize(rig.stream), "synchronize");
+    const double end = now_ms();
+    if (rig.done.wait(5000 + i) != HICACHE_OK) std::printf("{\"error\": \"the load failed\"}\n");
+    if (i == 0) continue;
+    first.push_back(at_first - begin), quarter.push_back(at_quarter - begin), all.push_back(end - begin);
+    submit.push_back((submitted - begin) * 1e3), wait.push_back((waited - submitted) * 1e3);
+  }
+  std::printf("{\"work\": \"layer-wise load, 1 GiB, 32 layers, page 16\", \"layer0_ms\": %.2f, \"quarter_ms\": %.2f, \"all_ms\": %.2f, "
+              "\"submit_us\": %.1f, \"layer_wait_us\": %.1f}\n",
+              median(first), median(quarter), median(all), median(submit), median(wait));
+}
+
+// What single calls of the driver cost the caller, in us, while nothing else happens.
+void call_costs(Rig &rig) {
+  auto cost = [&](auto call) {
+    std::vector<double> us;
+    for (int i = 0; i < 200; i++) {
+      const double begin = now_ms();
+      call();
+      us.push_back((now_ms() - begin) * 1e3);
+    }
+    return median(us);
+  };
+  CuEvent event = nullptr;
+  must(api().event_create(&event, cu::kEventDisableTiming), "event");
+  uint64_t sequence = 0;
+  const double scope = cost([&] { ContextScope inside(api(), caller_context()); });
+  int capturing = 0;
+  const double capture = cost([&] { api().stream_capturing(rig.stream, &capturing); });
+  const double record = cost([&] { api().event_record(event, rig.stream); });
+  const double fence = cost([&] { rig.backend.fence_record(FenceMark::make(9, ++sequence), rig.caller(), nullptr); });
+  const double order = cost([&] { rig.backend.order_step(rig.caller(), {}, nullptr); });
+  const PageMove move{0, at(1), at(2)};
+  const double moved = cost([&] {
+    rig.backend.move_pages(Tier::kDevice, {&move, 1}, {}, FenceMark::make(kMoverSlot, 1 << 20 | ++sequence), nullptr);
+  });
+  must(api().stream_synchronize(rig.backend.mover_stream()), "synchronize");
+  std::printf("{\"work\": \"calls on the caller's thread\", \"context_us\": %.2f, \"capturing_us\": %.2f, \"event_record_us\": %.2f, "
+              "\"fence_record_us\": %.2f, "
+              "\"order_step_us\": %.2f, \"move_one_page_us\": %.2f}\n",
+              scope, capture, record, fence, order, moved);
+  api().event_destroy(event);
+}
+
+// A graph of 32 layers whose kernels poll their own layer's word, replayed with loads and moves in between; and what a satisfied poll
+// costs.
+void graph(Rig &rig) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  const auto begin_capture = reinterpret_cast<CuResult (*)(CuStream, int)>(dlsym(library, "cuStreamBeginCapture_v2"));
+  const auto end_capture = reinterpret_cast<CuResult (*)(CuStream, void **)>(dlsym(library, "cuStreamEndCapture"));
+  const auto instantiate =
+      reinterpret_cast<CuResult (*)(void **, void *, unsigned long long)>(dlsym(library, "cuGraphInstantiateWithFlags"));
+  const auto launch = reinterpret_cast<CuResult (*)(void *, CuStream)>(dlsym(library, "cuGraphLaunch"));
+  const CuFunction layer = test_function("test_layer");
+  if (layer == nullptr || begin_capture == nullptr) {
+    std::printf("{\"error\": \"graph: no test kernels\"}\n");
+    return;
+  }
+  CuAddress memory = 0; // Expected values, slice pointers, what each layer saw.
+  must(api().memory_alloc(&memory, 4096), "alloc");
+  auto capture = [&](bool polls) {
+    must(begin_capture(rig.stream, cu::kCaptureRelaxed), "capture");
+    for (uint32_t l = 0; l < 32; l++) {
+      uint64_t word_address = 0;
+      uint32_t value = 0;
+      rig.backend.layer_word(40, l, &word_address, &value, nullptr);
+      CuAddress word = polls ? word_address : 0, expected = memory + 4 * l, slice = memory + 1024 + 8 * l, seen = memory + 2048 + 4 * l;
+      long long cycles = 36000;
+      void *parameters[] = {&word, &expected, &slice, &seen, &cycles};
+      must(api().launch(layer, 132, 1, 1, 128, 1, 1, 0, rig.stream, parameters, nullptr), "launch");
+    }
+    void *made = nullptr, *executable = nullptr;
+    must(end_capture(rig.stream, &made), "end of capture");
+    must(instantiate(&executable, made, 0), "instantiate");
+    return executable;
+  };
+  void *polling = capture(true), *plain = capture(false);
+  uint32_t wrong = 0;
+  const auto batches = scattered(64, 3, 2048, 1024, 9);
+  for (uint32_t round = 0; round < 3; round++) {
+    // Each round loads other pages; the host pages say which round they are of; a page moves in between.
+    for (const TierCopy &copy : batches[round]) {
+      auto *words = reinterpret_cast<uint32_t *>(rig.host(0, raw(copy.host_page)));
+      for (uint64_t w = 0; w < 2 * kMiB / 4; w += 16) words[w] = (round + 1) * 1000 + static_cast<uint32_t>(w / 16384);
+    }
+    Transfer transfer(9000 + round, 40, HICACHE_H2D, rig.order, batches[round], rig.caller(), HICACHE_CLASS_URGENT);
+    rig.backend.submit(transfer.job);
+    uint32_t expected[32];
+    uint64_t slices[32];
+    for (uint32_t l = 0; l < 32; l++) {
+      uint64_t address = 0;
+      rig.backend.layer_word(40, l, &address, &expected[l], nullptr);
+      slices[l] = rig.device(0, raw(batches[round][l].device_page)) + l * 64 * kKiB;
+    }
+    CuStream own = nullptr;
+    must(api().stream_create(&own, cu::kStreamNonBlocking, 0), "stream");
+    must(api().copy_async(memory, reinterpret_cast<CuAddress>(expected), sizeof expected, own), "copy");
+    must(api().copy_async(memory + 1024, reinterpret_cast<CuAddress>(slices), sizeof slices, own), "copy");
+    must(api().stream_synchronize(own), "synchronize");
+    must(api().stream_destroy(own), "stream");
+    must(launch(polling, rig.stream), "graph launch");
+    must(api().stream_synchronize(rig.stream), "graph");
+    const auto seen = rig.read(memory + 2048, 128);
+    for (uint32_t l = 0; l < 32; l++) wrong += reinterpret_cast<const uint32_t *>(seen.data())[l] != (round + 1) * 1000 + l;
+    if (rig.done.wait(9000 + round) != HICACHE_OK) wrong++;
+    const PageMove move{0, batches[round][0].device_page, batches[(round + 1) % 3][0].device_page};
+    rig.backend.move_pages(Tier::kDevice, {&move, 1}, {}, FenceMark::make(kMoverSlot, 100000 + round), nullptr);
+    rig.backend.order_step(rig.caller(), {}, nullptr);
+  }
+  const double with = gpu_ms(rig.stream, 21, [&] { must(launch(polling, rig.stream), "graph launch"); });
+  const double without = gpu_ms(rig.stream, 21, [&] { must(launch(plain, rig.stream), "graph launch"); });
+  std::printf("{\"work\": \"layer wait in a captured graph\", \"replays\": 3, \"wrong_layers\": %u, \"satisfied_wait_us\": %.2f}\n", wrong,
+              (with - without) / 32 * 1e3);
+  api().memory_free(memory);
+}
+
+} // namespace hicache::device_bench
