@@ -125,8 +125,9 @@ func TestPagesWrittenByCu(t *testing.T) {
 	}
 }
 
-// A lease and a step that end while their stream is being captured leave no fence yet: their pages stay until the capture is over, and nothing is lost.
-func TestWhatEndsDuringACapture(t *testing.T) {
+// captureByHand is how the simulated driver is told that a stream is being captured, or no more.
+func captureByHand(t *testing.T) func(cu.Stream, bool) {
+	t.Helper()
 	simulator := os.Getenv("HICACHE_LIBCUDA")
 	if simulator == "" {
 		t.Skip("NOT TESTED: needs the simulated driver, which captures when it is told to")
@@ -139,6 +140,18 @@ func TestWhatEndsDuringACapture(t *testing.T) {
 	if err != nil {
 		t.Skipf("NOT TESTED: needs the simulated driver, which captures when it is told to (%v)", err)
 	}
+	return func(stream cu.Stream, on bool) {
+		value := uintptr(0)
+		if on {
+			value = 1
+		}
+		purego.SyscallN(capture, uintptr(Stream(stream)), value)
+	}
+}
+
+// A lease and a step that end while their stream is being captured leave no fence yet: their pages stay until the capture is over, and nothing is lost.
+func TestWhatEndsDuringACapture(t *testing.T) {
+	capture := captureByHand(t)
 	stream := newStream(t)
 	ctx := context.Background()
 	cache, err := hicache.Open(ctx, &hicache.Options{
@@ -163,19 +176,88 @@ func TestWhatEndsDuringACapture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	purego.SyscallN(capture, uintptr(Stream(stream)), 1)
+	capture(stream, true)
 	step.Close()
 	sequence.Abort()
 	lease.Release()
 	if err := cache.Close(); !errors.Is(err, hicache.ErrBusy) {
 		t.Errorf("close during the capture: %v", err)
 	}
-	purego.SyscallN(capture, uintptr(Stream(stream)), 0)
+	capture(stream, false)
 	if err := cache.Verify(); err != nil {
 		t.Error(err)
 	}
 	if err := cache.Close(); err != nil {
 		t.Error(err)
+	}
+	if err := stream.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Once the capture is over, who lacks room gets the pages of what ended during it: of a lease, a step, or a batch's step.
+func TestRoomAfterACapture(t *testing.T) {
+	capture := captureByHand(t)
+	stream := newStream(t)
+	ctx := context.Background()
+	for _, kind := range []string{"lease", "step", "batch"} {
+		cache, err := hicache.Open(ctx, &hicache.Options{
+			Device: Device(0), DeviceBytes: 8 << 20, PageTokens: 16, Library: os.Getenv("HICACHE_LIBRARY"),
+			Pools: []hicache.PoolOptions{{Role: hicache.Full, Layers: []int{0, 1}, LayerBytes: 4096}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens := make([]uint32, 16*40) // of some 60 pages
+		load := func(on hicache.Stream) (*hicache.Lease, error) {
+			m := cache.MatchWith(tokens, hicache.MatchOptions{FullHit: true})
+			defer m.Release()
+			return cache.Load(ctx, m, hicache.LoadOptions{Tokens: len(tokens), Stream: on})
+		}
+		var end func()
+		if kind == "lease" {
+			lease, err := load(Stream(stream))
+			if err != nil {
+				t.Fatal(err)
+			}
+			end = lease.Release
+		} else {
+			sequence, err := cache.Begin(ctx, tokens, hicache.SequenceOptions{Stream: Stream(stream)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			growth := []hicache.Growth{{Sequence: sequence, NewTokens: 1}}
+			if kind == "step" {
+				step, err := cache.Step(ctx, Stream(stream), growth, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				end = func() { step.Close(); sequence.Abort() }
+			} else {
+				batch := cache.NewBatch(Stream(stream))
+				if err := batch.Step(ctx, growth, nil, false); err != nil {
+					t.Fatal(err)
+				}
+				end = func() { batch.Close(); sequence.Abort() }
+			}
+		}
+		capture(stream, true)
+		end()
+		if _, err := load(0); !errors.Is(err, hicache.ErrNoCapacity) {
+			t.Errorf("%s: room during the capture: %v", kind, err)
+		}
+		capture(stream, false)
+		if lease, err := load(0); err != nil {
+			t.Errorf("%s: after the capture: %v", kind, err)
+		} else {
+			lease.Release()
+		}
+		if err := cache.Verify(); err != nil {
+			t.Error(kind, err)
+		}
+		if err := cache.Close(); err != nil {
+			t.Error(kind, err)
+		}
 	}
 	if err := stream.Destroy(); err != nil {
 		t.Fatal(err)

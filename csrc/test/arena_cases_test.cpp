@@ -349,6 +349,26 @@ TEST(Fences, StayWithTheBytes) {
   }
 }
 
+// A step that is abandoned leaves nothing: its stream gives its slot up, its pages get no fence.
+TEST(Fences, AnAbandonedStepLeavesNothing) {
+  ArenaOptions options;
+  options.pools = {pool_spec(HICACHE_ROLE_FULL, 1024)};
+  options.bytes = 4 * 1024;
+  ByteArena a(options);
+  ASSERT_EQ(a.status, HICACHE_OK) << a.error.message;
+  const V page = a.take(kFull, 1);
+  for (uint64_t stream = 1; stream < 5000; stream++) {
+    const hicache_step_t step = a.step(stream, kFull, page);
+    ASSERT_EQ(a.status, HICACHE_OK) << stream << a.error.message;
+    a.arena->step_abandon(step);
+  }
+  std::vector<FenceMark> waits;
+  a.arena->step_abandon(a.step(5000, kFull, page, &waits));
+  EXPECT_EQ(waits, std::vector<FenceMark>{});
+  EXPECT_EQ(a.arena->step_count(), 0u);
+  EXPECT_EQ(a.arena->verify(), "");
+}
+
 // A large page where several small ones were follows all of them: of one stream the latest, wherever its page lay; of the mover's work,
 // which on the host ends in any order, each piece.
 TEST(Fences, ALargePageFollowsAllWhoWereThere) {

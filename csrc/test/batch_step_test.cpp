@@ -90,6 +90,20 @@ TEST(BatchStep, DecodesManyTokens) {
   engine.expect_sound();
 }
 
+// As of steps one by one: only streams that still work count.
+TEST(BatchStep, OnStreamsWithoutEnd) {
+  OpenEngine engine;
+  Batch batch(engine, {7});
+  for (uint64_t stream = 1; stream < 5000; stream++) {
+    hicache_batch_t request = batch.request();
+    request.stream = stream;
+    ASSERT_EQ(batch.step(request), HICACHE_OK) << stream << engine.message();
+    batch.close();
+    batch.sequences_[0].new_token_count = 0;
+  }
+  engine.expect_sound();
+}
+
 TEST(BatchStep, CopiesAForkedTail) {
   OpenEngine engine;
   Batch batch(engine, {6, 0});

@@ -46,6 +46,27 @@ TEST(OperationLog, ACallThatThrowsEndsTheLog) {
   EXPECT_EQ(next(), std::vector<uint32_t>{});
 }
 
+// Also where the log is stopped before the next call.
+TEST(OperationLog, StoppedAfterACallThatThrew) {
+  hicache::EngineOptions options;
+  hicache::OperationLog log;
+  log.start(hicache::OperationLog::kCapacityMin, options);
+  ASSERT_TRUE(log.begin(hicache::OperationLog::kStepOpen));
+  log.wide(7); // And here it is left.
+  log.stop();
+  std::vector<std::byte> bytes(4096);
+  uint64_t got = 0;
+  EXPECT_EQ(log.drain(bytes.data(), bytes.size(), &got, nullptr), HICACHE_OK); // Without end if half a record is there, without a length.
+  std::vector<uint32_t> kinds;
+  for (uint64_t at = hicache::OperationLog::kHeaderBytes; at + 16 <= got;) {
+    uint32_t words[4];
+    std::memcpy(words, bytes.data() + at, sizeof words);
+    kinds.push_back(words[3]);
+    at += words[0];
+  }
+  EXPECT_EQ(kinds, (std::vector<uint32_t>{hicache::OperationLog::kOptions, hicache::OperationLog::kEnd}));
+}
+
 TEST(EngineLimits, PageCopiesOfAllTickets) {
   EngineShape shape;
   shape.with_fault = true; // Transfers stay in flight until they are run.
