@@ -51,8 +51,9 @@ test-c: ## GoogleTest suite of csrc
 
 test-device: ## The CUDA backend against a simulated driver; no GPU needed
 	@$(CONFIGURE) -B build-test >/dev/null
-	@$(CMAKE) --build build-test -j $(JOBS) --target hicache_device_tests
+	@$(CMAKE) --build build-test -j $(JOBS) --target hicache_device_tests hicache_tests
 	build-test/hicache_device_tests --simulated build-test/libsimulated_cuda.so --gtest_brief=1
+	$(call SUITE_ON_DEVICE,build-test)
 
 test-go: lib ## Go tests through purego, CGO_ENABLED=0
 	CGO_ENABLED=0 $(GO) build ./...
@@ -142,11 +143,19 @@ test-profiler: ## What a profiler sees of the library's ranges; needs NVTX's hea
 
 test-simulated: bin ## Replays on the CUDA backend, kernels and all, over the simulated driver (no GPU; needs what make cuda fetches)
 	@$(CONFIGURE) -B build-cuda -DHICACHE_TESTS=ON >/dev/null
-	@$(CMAKE) --build build-cuda -j $(JOBS) --target hicache simulated_cuda
+	@$(CMAKE) --build build-cuda -j $(JOBS) --target hicache simulated_cuda hicache_tests
+	$(call SUITE_ON_DEVICE,build-cuda)
 	@rm -rf out/simulated && mkdir -p out/simulated
 	$(SIMULATED) --workload chat --limit 300 --geometry qwen3-next-80b --scale 256 --device 12000tok --host 40000tok
 	$(SIMULATED) --workload agent --limit 100 --geometry gemma-3-27b --scale 256 --device 16000tok --host 50000tok --storage out/simulated/store:64MiB
 	$(SIMULATED) --workload chat --limit 200 --geometry llama-3-8b --scale 64 --device 9000tok --host 0 --answers stepped
+
+# The CPU suite on the CUDA backend over the simulated driver of a build folder, and the layouts there and back by every way over the bus. What says
+# nothing about a backend is left out.
+SUITE_ON_DEVICE = export HICACHE_LIBCUDA=$(CURDIR)/$(1)/libsimulated_cuda.so HICACHE_CUDA_QUANTUM_BYTES=1048576 && \
+	$(1)/hicache_tests --backend cuda --gtest_brief=1 --gtest_filter='-ArenaProperty*:Fences.Whoever*:Golden*:Hammer*:HoleSet*:CallSequences*' && \
+	for method in direct kernel staged; do HICACHE_CUDA_METHOD=$$method \
+	  $(1)/hicache_tests --backend cuda --gtest_brief=1 --gtest_filter='Matrix/HostLayouts*-*reordered' || exit 1; done
 
 SIMULATED = HICACHE_LIBCUDA=$(CURDIR)/build-cuda/libsimulated_cuda.so bin/hicache replay --backend cuda --library build-cuda/libhicache.so --prompt-max 2048
 

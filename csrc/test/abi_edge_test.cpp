@@ -19,6 +19,7 @@ namespace {
 class Edge : public testing::Test {
 protected:
   void SetUp() override {
+    shape_.own_backend = true; // Which options a backend refuses differs.
     pools_ = OpenEngine::pools(shape_);
     options_ = OpenEngine::options(shape_, pools_);
     error_.struct_size = sizeof error_;

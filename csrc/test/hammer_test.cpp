@@ -97,6 +97,7 @@ private:
 
 void hammer(uint32_t backend_threads, uint32_t threads, uint32_t rounds, uint64_t row_bytes = 16) {
   EngineShape shape;
+  shape.own_backend = true; // Pages are written where they are.
   shape.row_bytes = row_bytes;
   shape.copy_threads = backend_threads;
   shape.ticket_max = 64;

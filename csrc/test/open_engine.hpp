@@ -18,6 +18,7 @@ constexpr uint32_t kState = 2;
 
 struct EngineShape {
   uint32_t backend = HICACHE_BACKEND_CPU;
+  bool own_backend = false; // As named, whatever the suite runs on.
   uint32_t layout = HICACHE_LAYOUT_LAYER_MAJOR;
   bool with_state = false;
   bool with_fault = false;
@@ -44,11 +45,25 @@ struct EngineShape {
 
 using Pages = std::vector<uint32_t>;
 
+// Where engines of this run are that ask for the CPU backend and for nothing that it alone has. main() sets it from --backend.
+struct SuiteBackend {
+  uint32_t backend = HICACHE_BACKEND_CPU;
+  uint64_t opened = 0; // Engines on it; not counted on the CPU.
+  // How the bytes of device pages are read and written, behind all work under way. Not used on the CPU.
+  void (*read)(uint64_t address, void *to, uint64_t bytes) = nullptr;
+  void (*write)(uint64_t address, const void *from, uint64_t bytes) = nullptr;
+  // The caller's stream of a small number; the CPU takes any number for one.
+  uint64_t (*stream)(uint64_t number) = [](uint64_t number) { return number; };
+};
+inline SuiteBackend suite_backend;
+
 class OpenEngine {
 public:
   explicit OpenEngine(const EngineShape &shape = {}) : shape_(shape) {
     error_.struct_size = sizeof error_;
     status_ = open(shape, &engine_, &error_);
+    on_device_ = backend_of(shape) == HICACHE_BACKEND_CUDA;
+    if (on_device_) suite_backend.opened++;
     EXPECT_EQ(status_, HICACHE_OK) << error_.message;
   }
   ~OpenEngine() {
@@ -96,11 +111,18 @@ public:
     return all;
   }
 
+  // Faults wrap the CPU backend, and a buffer of this process is no device memory.
+  static uint32_t backend_of(const EngineShape &shape) {
+    const bool any = shape.backend == HICACHE_BACKEND_CPU && !shape.own_backend && !shape.with_fault && shape.fault.enabled == 0 &&
+                     shape.device_buffer == nullptr;
+    return any ? suite_backend.backend : shape.backend;
+  }
+
   static hicache_options_t options(const EngineShape &shape, const std::vector<hicache_pool_options_t> &pools) {
     hicache_options_t options{};
     options.struct_size = sizeof options;
     options.abi_version = HICACHE_ABI_MAJOR << 16 | HICACHE_ABI_MINOR;
-    options.backend = shape.backend;
+    options.backend = backend_of(shape);
     options.device_bytes = shape.device_bytes;
     options.device_bytes_max = shape.device_bytes_max;
     options.device_buffer = shape.device_buffer;
@@ -215,10 +237,14 @@ public:
     return place;
   }
 
-  // CPU backend: the bytes of a page.
+  // The bytes of a page: its memory on the CPU backend, else a copy that holds until the next call.
   uint8_t *bytes(uint32_t pool, uint32_t vpage) {
     const auto of = info(HICACHE_TIER_DEVICE, pool);
-    return reinterpret_cast<uint8_t *>(of.arena_base) + place(pool, vpage) * of.page_bytes;
+    const uint64_t at = of.arena_base + place(pool, vpage) * of.page_bytes;
+    if (!on_device_) return reinterpret_cast<uint8_t *>(at);
+    copy_.resize(of.page_bytes);
+    suite_backend.read(at, copy_.data(), of.page_bytes);
+    return copy_.data();
   }
   uint8_t *host_bytes(uint32_t pool, uint32_t hpage) {
     const auto of = info(HICACHE_TIER_HOST, pool);
@@ -241,7 +267,9 @@ public:
     return -1;
   }
   void stamp(uint32_t pool, uint32_t vpage, uint64_t stamp) {
-    write_stamp(bytes(pool, vpage), stamp, info(HICACHE_TIER_DEVICE, pool).page_bytes);
+    const auto of = info(HICACHE_TIER_DEVICE, pool);
+    write_stamp(bytes(pool, vpage), stamp, of.page_bytes);
+    if (on_device_) suite_backend.write(of.arena_base + place(pool, vpage) * of.page_bytes, copy_.data(), of.page_bytes);
   }
   void stamp_host(uint32_t pool, uint32_t hpage, uint64_t stamp) {
     write_stamp(host_bytes(pool, hpage), stamp, info(HICACHE_TIER_HOST, pool).page_bytes);
@@ -345,6 +373,8 @@ public:
 
 private:
   EngineShape shape_;
+  bool on_device_ = false;
+  std::vector<uint8_t> copy_; // Of a page on a device.
   hicache_engine_t *engine_ = nullptr;
   hicache_error_t error_{};
   hicache_status_t status_ = HICACHE_OK;

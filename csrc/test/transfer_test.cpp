@@ -532,7 +532,7 @@ TEST(Fences, OnlyMovesWait) {
   const Pages host = engine.host_alloc(kFull, 2);
   hicache_pages_t line{kFull, 20, pages.data()};
   hicache_step_t step = 0;
-  ASSERT_EQ(hicache_step_open(engine.get(), 77, &line, 1, &step, engine.error()), HICACHE_OK);
+  ASSERT_EQ(hicache_step_open(engine.get(), suite_backend.stream(77), &line, 1, &step, engine.error()), HICACHE_OK);
   ASSERT_EQ(hicache_step_close(engine.get(), step, engine.error()), HICACHE_OK);
   EXPECT_EQ(hicache_step_close(engine.get(), step, engine.error()), HICACHE_STALE_ID);
   engine.back_up(OpenEngine::copies(kFull, {pages[18], pages[19]}, host));
