@@ -239,6 +239,7 @@ Status CudaBackend::order_step(uint64_t stream, std::span<const FenceMark> waits
   const auto caller = reinterpret_cast<CuStream>(stream);
   if (Status s = device_.usable_stream(caller, "a step is opened outside the capture, around each replay", error); s != HICACHE_OK)
     return s;
+  if (Status s = fences_.accept(caller, error); s != HICACHE_OK) return s;
   for (FenceMark mark : waits) {
     if (Status s = fences_.wait(caller, mark, error); s != HICACHE_OK) return s;
   }

@@ -12,6 +12,10 @@ void FenceBoard::close() {
     for (const Pending &pending : slot.pending) device_.api().event_destroy(pending.event);
   }
   for (CuEvent event : free_) device_.api().event_destroy(event);
+  if (probe_ != nullptr) device_.api().event_destroy(probe_);
+  probe_ = nullptr;
+  accepted_.clear();
+  next_accepted_ = 0;
   slots_.clear();
   free_.clear();
 }
@@ -55,6 +59,22 @@ Status FenceBoard::record(FenceMark mark, CuStream stream, ErrorDetail *error) {
     return device_.check_stream(r, error);
   }
   of.pending.push_back({mark.sequence(), event});
+  return HICACHE_OK;
+}
+
+Status FenceBoard::accept(CuStream stream, ErrorDetail *error) {
+  std::lock_guard lock(mutex_);
+  if (std::find(accepted_.begin(), accepted_.end(), stream) != accepted_.end()) return HICACHE_OK;
+  const DriverApi &api = device_.api();
+  if (probe_ == nullptr) {
+    if (CuResult r = api.event_create(&probe_, cu::kEventDisableTiming); r != cu::kSuccess) {
+      probe_ = nullptr;
+      return device_.check(r, "cuEventCreate", error);
+    }
+  }
+  if (Status s = device_.check_stream(api.event_record(probe_, stream), error); s != HICACHE_OK) return s;
+  if (accepted_.size() < kAccepted) accepted_.push_back(stream);
+  else accepted_[next_accepted_++ % kAccepted] = stream;
   return HICACHE_OK;
 }
 

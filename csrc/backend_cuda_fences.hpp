@@ -22,6 +22,9 @@ public:
   // `mark` is what has been enqueued on `stream` so far. Marks of a slot come in ascending order. INVALID_ARGUMENT, poisoning nothing, if
   // the stream is not of this device's context or is being captured. Takes an event from the free ones, or makes one where all are in use.
   Status record(FenceMark mark, CuStream stream, ErrorDetail *error);
+  // Whether a fence can be recorded on the stream later. INVALID_ARGUMENT if not: a step that began there could never end. Costs an event
+  // record for a stream that is none of the last few.
+  Status accept(CuStream stream, ErrorDetail *error);
   bool passed(FenceMark mark);
   // The same without asking the device: false may be old.
   bool known_passed(FenceMark mark);
@@ -51,6 +54,10 @@ private:
   std::mutex mutex_;
   std::vector<Slot> slots_;
   std::vector<CuEvent> free_;
+  CuEvent probe_ = nullptr; // Recorded to see whether a stream takes it; nobody waits for it.
+  static constexpr size_t kAccepted = 16;
+  std::vector<CuStream> accepted_; // The last streams that did; the next one replaces accepted_[next_accepted_].
+  size_t next_accepted_ = 0;
   std::atomic<uint64_t> last_step_ns_{0};
 };
 

@@ -692,6 +692,34 @@ TEST(CudaBackend, AStreamOfAnotherDeviceCostsTheTransferNotTheEngine) {
   EXPECT_EQ(rig.run(HICACHE_H2D, {{0, at(1), at(1)}}, 64), HICACHE_OK);
 }
 
+// Also where there is nothing to wait for: its fence could not be recorded at its end, so it would hold its pages for good.
+TEST(CudaBackend, AStepOnAStreamOfAnotherDeviceIsRefused) {
+  if (!simulated) GTEST_SKIP() << "NOT RUN: needs a second device or the simulated driver";
+  Rig rig({pool(false, 16, 2048, 2048, range(0, 4))}, 8 * kMiB, 8 * kMiB);
+  ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
+  uint64_t handle = 0;
+  make_stream_of_device(1, &handle);
+  ASSERT_NE(handle, 0u);
+  for (int round = 0; round < 2; round++) {
+    ErrorDetail why;
+    EXPECT_EQ(rig.backend.order_step(handle, {}, &why), HICACHE_INVALID_ARGUMENT) << why.message;
+    EXPECT_NE(std::strstr(why.message, "stream: "), nullptr) << why.message;
+    OK(rig.backend.order_step(rig.caller(), {}, error));
+  }
+  std::vector<CuStream> many(40); // More than are remembered.
+  for (CuStream &stream : many) {
+    CU_OK(api().stream_create(&stream, cu::kStreamNonBlocking, 0));
+    OK(rig.backend.order_step(reinterpret_cast<uint64_t>(stream), {}, error));
+  }
+  ErrorDetail why;
+  EXPECT_EQ(rig.backend.order_step(handle, {}, &why), HICACHE_INVALID_ARGUMENT) << why.message;
+  for (CuStream stream : many) {
+    OK(rig.backend.order_step(reinterpret_cast<uint64_t>(stream), {}, error));
+    CU_OK(api().stream_destroy(stream));
+  }
+  EXPECT_FALSE(rig.backend.poisoned());
+}
+
 TEST(CudaBackend, AStampOnAStreamThatWillNotDoCostsTheCall) {
   if (!simulated) GTEST_SKIP() << "NOT RUN: needs a second device or the simulated driver";
   Rig rig({pool(false, 16, 512, 256, range(0, 2))}, 8 * kMiB, kMiB);
