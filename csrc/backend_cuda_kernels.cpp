@@ -13,7 +13,6 @@ namespace {
 
 constexpr unsigned kThreads = 512;         // Of the kernels that move bytes inside the device; cuda/ is compiled for it.
 constexpr unsigned kBusThreads = 1024;     // Of page_copy on few blocks: the bus needs many loads in flight from each.
-constexpr uint64_t kSmallPiece = 4096;     // Below: page_copy_small.
 constexpr uint64_t kBlockBytes = 64 << 10; // One round of a block: 16 warps of 4 KiB.
 constexpr unsigned kBlocksMax = 4224;      // 32 a multiprocessor of an H200: best for moves of 2 MiB, as good as fewer for small ones.
 
@@ -56,7 +55,7 @@ void KernelSet::open(CuStream stream) {
 CuResult KernelSet::launch_all_empty(CuStream stream) const {
   auto copy_args = std::make_unique<kernel::CopyArgs>();
   copy_args->pieces = 1;
-  copy_args->piece_bytes = kSmallPiece;
+  copy_args->piece_bytes = 2 * kernel::kWindowBytes;
   CuResult r = copy(*copy_args, 1, stream);
   if (r == cu::kSuccess) r = move(*copy_args, stream);
   copy_args->piece_bytes = 16;
@@ -91,13 +90,13 @@ unsigned KernelSet::burst_blocks(uint64_t bytes) const {
 }
 
 CuResult KernelSet::copy(const kernel::CopyArgs &args, unsigned blocks, CuStream stream) const {
-  const CuFunction function = args.piece_bytes < kSmallPiece ? copy_small_ : copy_;
+  const CuFunction function = args.piece_bytes <= kernel::kWindowBytes ? copy_small_ : copy_;
   if (blocks != 0) return launch(function, blocks, kBusThreads, &args, stream);
   return launch(function, burst_blocks(args.piece_bytes * args.pieces * args.count), kThreads, &args, stream);
 }
 
 CuResult KernelSet::move(const kernel::CopyArgs &args, CuStream stream) const {
-  if (args.piece_bytes < kSmallPiece) return copy(args, 0, stream);
+  if (args.piece_bytes <= kernel::kWindowBytes) return copy(args, 0, stream);
   return launch(move_, burst_blocks(args.piece_bytes * args.count), kThreads, &args, stream);
 }
 

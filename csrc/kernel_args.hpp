@@ -15,6 +15,9 @@ struct Fragment {
 // A list travels inside the launch when it is short, which saves a copy and its latency, and in device memory when it is long.
 inline constexpr uint32_t kInlineFragments = 248; // Keeps every argument struct under the 4 KiB that all targets accept.
 
+// page_copy_small takes pieces of up to this many bytes: what a warp copies in a round. Larger ones go to page_copy or page_move.
+inline constexpr uint32_t kWindowBytes = 2048;
+
 // page_move, page_copy: fragment i consists of `pieces` pieces; piece j is copied
 //   from source_base + fragments[i].source + j * source_stride   to target_base + fragments[i].target + j * target_stride.
 // Fragments of one launch must not overlap: the order of copies is not defined.

@@ -25,7 +25,7 @@ __device__ __forceinline__ uint4 *target_of(const CopyArgs &a, const Fragment *l
   return reinterpret_cast<uint4 *>(a.target_base + list[i].target + j * a.target_stride);
 }
 
-// Pieces of at least a slice: a warp takes slice s of piece j of fragment i and steps through (i, j, s) as a mixed-radix number, so
+// Pieces of any size, best of whole slices: a warp takes slice s of piece j of fragment i and steps through (i, j, s) as a mixed-radix number, so
 // that the loop has no division.
 __device__ __forceinline__ void copy_large(const CopyArgs &a, const Fragment *list) {
   const uint32_t lane = threadIdx.x % kWarp;
@@ -66,29 +66,65 @@ __device__ __forceinline__ void copy_large(const CopyArgs &a, const Fragment *li
   }
 }
 
-// Pieces smaller than a slice: a warp takes as many whole pieces as fit into one.
+constexpr uint32_t kWindowUnits = kWindowBytes / 16;
+constexpr uint32_t kWindowLoads = kWindowUnits / kWarp; // More would not fit into the registers of 1,024 threads.
+
+// Which piece of a warp's window, and which unit of it, unit `u` of the window is. inverse = 65536 / units + 1: exact below 256 units.
+struct WindowPlace {
+  uint32_t piece, unit;
+};
+__device__ __forceinline__ WindowPlace window_place(uint32_t u, uint32_t units, uint32_t inverse) {
+  const uint32_t piece = u * inverse >> 16;
+  return {piece, u - piece * units};
+}
+
+// Pieces of at most a window: a warp takes as many whole pieces as fit into one. The list is read a round ahead, an entry a lane: else the bus
+// would wait for it in every round.
 __device__ __forceinline__ void copy_small(const CopyArgs &a, const Fragment *list) {
   const uint32_t lane = threadIdx.x % kWarp;
   const uint64_t warp = (blockIdx.x * static_cast<uint64_t>(blockDim.x) + threadIdx.x) / kWarp;
   const uint64_t warps = gridDim.x * static_cast<uint64_t>(blockDim.x) / kWarp;
-  const uint32_t units = static_cast<uint32_t>(a.piece_bytes / 16);
-  const uint32_t pieces_a_slice = kSliceUnits / units;
-  const uint64_t total = static_cast<uint64_t>(a.count) * a.pieces;
-  for (uint64_t first = warp * pieces_a_slice; first < total; first += warps * pieces_a_slice) {
-    uint4 r[kLoads];
+  const uint32_t units = static_cast<uint32_t>(a.piece_bytes / 16), inverse = 65536 / units + 1;
+  const uint32_t each = kWindowUnits / units;
+  const uint64_t total = static_cast<uint64_t>(a.count) * a.pieces, step = warps * each;
+  uint64_t first = warp * each;
+  if (a.pieces == 1 && each <= kWarp) {
+    Fragment next{};
+    if (lane < each && first + lane < total) next = list[first + lane];
+    for (; first < total; first += step) {
+      const Fragment mine = next;
+      if (lane < each && first + step + lane < total) next = list[first + step + lane];
+      const uint32_t here = static_cast<uint32_t>(total - first < each ? total - first : each);
+      uint4 r[kWindowLoads];
 #pragma unroll
-    for (uint32_t k = 0; k < kLoads; k++) {
-      const uint32_t unit = lane + k * kWarp, piece = unit / units;
-      const uint64_t at = first + piece;
-      if (piece < pieces_a_slice && at < total)
-        r[k] = load_once(source_of(a, list, static_cast<uint32_t>(at / a.pieces), static_cast<uint32_t>(at % a.pieces)) + unit % units);
+      for (uint32_t k = 0; k < kWindowLoads; k++) {
+        const WindowPlace at = window_place(lane + k * kWarp, units, inverse);
+        const uint64_t source = __shfl_sync(0xffffffffu, mine.source, at.piece % kWarp);
+        if (at.piece < here) r[k] = load_once(reinterpret_cast<const uint4 *>(a.source_base + source) + at.unit);
+      }
+#pragma unroll
+      for (uint32_t k = 0; k < kWindowLoads; k++) {
+        const WindowPlace at = window_place(lane + k * kWarp, units, inverse);
+        const uint64_t target = __shfl_sync(0xffffffffu, mine.target, at.piece % kWarp);
+        if (at.piece < here) store_once(reinterpret_cast<uint4 *>(a.target_base + target) + at.unit, r[k]);
+      }
+    }
+    return;
+  }
+  for (; first < total; first += step) {
+    const uint32_t here = static_cast<uint32_t>(total - first < each ? total - first : each);
+    uint4 r[kWindowLoads];
+#pragma unroll
+    for (uint32_t k = 0; k < kWindowLoads; k++) {
+      const WindowPlace at = window_place(lane + k * kWarp, units, inverse);
+      const uint64_t i = (first + at.piece) / a.pieces, j = (first + at.piece) % a.pieces;
+      if (at.piece < here) r[k] = load_once(source_of(a, list, static_cast<uint32_t>(i), static_cast<uint32_t>(j)) + at.unit);
     }
 #pragma unroll
-    for (uint32_t k = 0; k < kLoads; k++) {
-      const uint32_t unit = lane + k * kWarp, piece = unit / units;
-      const uint64_t at = first + piece;
-      if (piece < pieces_a_slice && at < total)
-        store_once(target_of(a, list, static_cast<uint32_t>(at / a.pieces), static_cast<uint32_t>(at % a.pieces)) + unit % units, r[k]);
+    for (uint32_t k = 0; k < kWindowLoads; k++) {
+      const WindowPlace at = window_place(lane + k * kWarp, units, inverse);
+      const uint64_t i = (first + at.piece) / a.pieces, j = (first + at.piece) % a.pieces;
+      if (at.piece < here) store_once(target_of(a, list, static_cast<uint32_t>(i), static_cast<uint32_t>(j)) + at.unit, r[k]);
     }
   }
 }
