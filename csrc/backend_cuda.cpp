@@ -127,7 +127,7 @@ Status CudaBackend::open(const BackendOptions &options, ErrorDetail *error) {
   if (Status s = open_memory(options, error); s != HICACHE_OK) return give_up(s);
   if (Status s = open_mirrors(options, error); s != HICACHE_OK) return give_up(s);
   if (Status s = words_.open(options.ticket_max, layers_->layer_limit(), error); s != HICACHE_OK) return give_up(s);
-  if (Status s = lists_.open(error); s != HICACHE_OK) return give_up(s);
+  if (Status s = lists_.open(true, error); s != HICACHE_OK) return give_up(s);
   if (Status s = open_scratch(error); s != HICACHE_OK) return give_up(s);
   if (r = api.stream_synchronize(mover_); r != cu::kSuccess)
     return give_up(device_.report(r, "cuStreamSynchronize", HICACHE_DEVICE, error));

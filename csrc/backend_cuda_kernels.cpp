@@ -126,7 +126,7 @@ CuResult KernelSet::kernel_ids(const kernel::KernelIdsArgs &args, CuStream strea
 
 // ---- Lists ----
 
-Status ListRing::open(ErrorDetail *error) {
+Status ListRing::open(bool beside, ErrorDetail *error) {
   const DriverApi &api = device_.api();
   void *memory = mmap(nullptr, kSlotBytes * kSlots, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED)
@@ -143,15 +143,27 @@ Status ListRing::open(ErrorDetail *error) {
     if (CuResult r = api.event_create(&event, cu::kEventDisableTiming); r != cu::kSuccess)
       return device_.report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
   }
-  return HICACHE_OK;
+  if (!beside) return HICACHE_OK;
+  int least = 0, greatest = 0;
+  CuResult r = api.priority_range(&least, &greatest);
+  if (r == cu::kSuccess) r = api.stream_create(&uploads_, cu::kStreamNonBlocking, least);
+  for (uint32_t slot = 0; slot < kSlots && r == cu::kSuccess; slot++) r = api.event_create(&uploaded_[slot], cu::kEventDisableTiming);
+  return r == cu::kSuccess ? HICACHE_OK : device_.report(r, "a stream for lists", HICACHE_INFEASIBLE, error);
 }
 
 void ListRing::close() {
   if (host_ == nullptr) return;
   const DriverApi &api = device_.api();
-  for (CuEvent &event : events_) {
-    if (event != nullptr) api.event_destroy(event);
-    event = nullptr;
+  if (uploads_ != nullptr) {
+    api.stream_synchronize(uploads_); // It reads and writes what goes now.
+    api.stream_destroy(uploads_);
+  }
+  uploads_ = nullptr;
+  for (auto *events : {events_, uploaded_}) {
+    for (uint32_t slot = 0; slot < kSlots; slot++) {
+      if (events[slot] != nullptr) api.event_destroy(events[slot]);
+      events[slot] = nullptr;
+    }
   }
   if (device_memory_ != 0) api.memory_free(device_memory_);
   device_memory_ = 0;
@@ -168,8 +180,15 @@ void *ListRing::fill() {
 }
 
 CuResult ListRing::upload(uint64_t bytes, CuStream stream, CuAddress *address_out) {
+  const DriverApi &api = device_.api();
   *address_out = device_memory_ + next_ * kSlotBytes;
-  return device_.api().copy_async(*address_out, reinterpret_cast<CuAddress>(host_ + next_ * kSlotBytes), bytes, stream);
+  // The slot is free on the device too: fill() saw the end of its last launch.
+  const CuAddress source = reinterpret_cast<CuAddress>(host_ + next_ * kSlotBytes);
+  if (uploads_ == nullptr) return api.copy_async(*address_out, source, bytes, stream);
+  CuResult r = api.copy_async(*address_out, source, bytes, uploads_);
+  if (r == cu::kSuccess) r = api.event_record(uploaded_[next_], uploads_);
+  if (r == cu::kSuccess) r = api.stream_wait_event(stream, uploaded_[next_], 0);
+  return r;
 }
 
 CuResult ListRing::release(CuStream stream) {
@@ -177,6 +196,12 @@ CuResult ListRing::release(CuStream stream) {
   const CuResult r = device_.api().event_record(events_[next_], stream);
   next_ = (next_ + 1) % kSlots;
   return r;
+}
+
+bool ListRing::idle() const {
+  // Launches of one stream end in order: the last one speaks for all.
+  const uint32_t last = (next_ + kSlots - 1) % kSlots;
+  return !used_[last] || device_.api().event_query(events_[last]) == cu::kSuccess;
 }
 
 } // namespace hicache

@@ -54,21 +54,27 @@ public:
 
   explicit ListRing(CudaDevice &device) : device_(device) {}
   ~ListRing() { close(); }
-  Status open(ErrorDetail *error);
+  // `beside`: uploads go on a stream of the ring's own, so that a list crosses the bus while the launch before it still runs; else they
+  // stand in the way, a few microseconds and the list's time each.
+  Status open(bool beside, ErrorDetail *error);
   void close();
 
   // A slot's host memory to fill, or null if the device still reads all of them: then launch with inline lists.
   void *fill();
-  // Copies the first `bytes` of the slot just filled to the device, in stream order; where they will be.
+  // Copies the first `bytes` of the slot just filled to the device; where they will be once `stream` comes to what is queued on it next.
   CuResult upload(uint64_t bytes, CuStream stream, CuAddress *address_out);
   // After the launch that reads the list.
   CuResult release(CuStream stream);
+  // The device has done with every list.
+  bool idle() const;
 
 private:
   CudaDevice &device_;
   unsigned char *host_ = nullptr;
   CuAddress device_memory_ = 0;
-  CuEvent events_[kSlots] = {};
+  CuStream uploads_ = nullptr; // Null: the user's stream.
+  CuEvent uploaded_[kSlots] = {};
+  CuEvent events_[kSlots] = {}; // The device has read the slot.
   bool used_[kSlots] = {};
   uint32_t next_ = 0;
   bool registered_ = false;

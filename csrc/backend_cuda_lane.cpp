@@ -71,7 +71,7 @@ Status CopyLane::open(ErrorDetail *error) {
     if (CuResult r = api_.event_create(&quantum.event, cu::kEventDisableTiming); r != cu::kSuccess)
       return context_.device->report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
   }
-  if (Status s = lists_.open(error); s != HICACHE_OK) return s;
+  if (Status s = lists_.open(false, error); s != HICACHE_OK) return s;
   if (Status s = open_stage(error); s != HICACHE_OK) return s;
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), direction_ == HICACHE_H2D ? "hicache-h2d" : "hicache-d2h");

@@ -17,6 +17,9 @@ struct RowBlocks {
   uint32_t pieces;
 };
 
+constexpr size_t kFirstPortion = 4096, kPortionGrowth = 4; // Moves.
+constexpr size_t kFirstPortionFrom = 16384;                // Each launch costs 6 us of a device that would be busy: too many to hurt.
+
 // Where rows [first, first + count) of a page are: one block (token-major), or K and V blocks of each layer.
 uint32_t row_blocks(const PoolLayout &of, uint64_t first, uint64_t count, RowBlocks out[2]) {
   if (of.layer_bytes == 0) {
@@ -133,12 +136,16 @@ Status CudaBackend::move_pages(Tier tier, std::span<const PageMove> moves, std::
     return end_mover(done, error);
   }
   if (Status s = begin_mover(waits, error); s != HICACHE_OK) return s;
+  // A list takes the host a quarter of what its moves take the device, or less. If the device has nothing to do, the first of many moves
+  // are launched alone: it starts while the rest are listed.
+  size_t portion = moves.size() >= kFirstPortionFrom && lists_.idle() ? kFirstPortion : moves.size();
   for (size_t at = 0; at < moves.size();) {
     const uint32_t pool = moves[at].pool;
     fragments_.clear();
-    for (; at < moves.size() && moves[at].pool == pool; at++)
+    for (; at < moves.size() && moves[at].pool == pool && fragments_.size() < portion; at++)
       fragments_.push_back({device_page(pool, moves[at].source), device_page(pool, moves[at].destination)});
     if (Status s = check(copy_fragments(fragments_, layout(pool).page_bytes, 1, 0, true), "moving pages", error); s != HICACHE_OK) return s;
+    portion *= kPortionGrowth;
   }
   return end_mover(done, error);
 }
