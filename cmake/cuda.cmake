@@ -66,5 +66,18 @@ if(HICACHE_TESTS)
       DEPENDS ${CMAKE_SOURCE_DIR}/cuda/test_kernels.cu ${CMAKE_SOURCE_DIR}/include/hicache_device.cuh
       VERBATIM)
     add_custom_target(hicache_test_kernels DEPENDS ${CMAKE_BINARY_DIR}/hicache_test_kernels.fatbin)
+    # Which shape of copy kernel is fastest, to be run on a GPU. Needs the static CUDA runtime beside nvcc.
+    get_filename_component(_hicache_cuda_root ${_hicache_nvcc}/../.. REALPATH)
+    find_library(_hicache_cudart_static cudart_static HINTS ${_hicache_cuda_root}/lib ${_hicache_cuda_root}/lib64 NO_DEFAULT_PATH NO_CACHE)
+    if(_hicache_cudart_static)
+      get_filename_component(_hicache_cudart_folder ${_hicache_cudart_static} DIRECTORY)
+      file(GLOB _hicache_variants ${CMAKE_SOURCE_DIR}/csrc/test/device/kernel_variants.cu ${CMAKE_SOURCE_DIR}/csrc/test/device/variant_*.cuh)
+      add_custom_command(
+        OUTPUT ${CMAKE_BINARY_DIR}/hicache_kernel_variants
+        COMMAND ${_hicache_nvcc} -std=c++17 -O3 -I${CMAKE_SOURCE_DIR}/csrc -gencode=arch=compute_90,code=sm_90 -cudart static -cudadevrt none -L${_hicache_cudart_folder} -Xcompiler -static-libstdc++,-static-libgcc ${CMAKE_SOURCE_DIR}/csrc/test/device/kernel_variants.cu -o ${CMAKE_BINARY_DIR}/hicache_kernel_variants
+        DEPENDS ${_hicache_variants} ${_hicache_kernels} ${CMAKE_SOURCE_DIR}/csrc/kernel_args.hpp
+        VERBATIM)
+      add_custom_target(kernel_variants DEPENDS ${CMAKE_BINARY_DIR}/hicache_kernel_variants)
+    endif()
   endif()
 endif()
