@@ -86,8 +86,10 @@ struct BackendOptions {
   uint32_t copy_thread_count = 1; // A direction.
   uint32_t ticket_max = 0;        // Progress words.
   uint32_t copy_method = HICACHE_COPY_AUTO;
-  const LayerOrder *layers = nullptr; // Outlives the backend.
-  JobSink *sink = nullptr;            // Outlives the backend.
+  uint32_t copy_calibration = HICACHE_CALIBRATION_AUTO;
+  uint32_t slowdown_max_permille[2] = {}; // H2D, D2H; 0: the default.
+  const LayerOrder *layers = nullptr;     // Outlives the backend.
+  JobSink *sink = nullptr;                // Outlives the backend.
   // Entries of each pool's virtual table, for a mirror of it on the device; one a pool.
   const uint32_t *virtual_page_counts = nullptr;
 };
@@ -180,6 +182,9 @@ public:
 
   // Bytes that crossed the bus, by method: direct, kernel, staged.
   virtual void copied_bytes(uint64_t by_method[3]) const { by_method[0] = by_method[1] = by_method[2] = 0; }
+
+  // How a direction's copies are chosen, for Stats.
+  virtual void copy_choice(uint32_t direction, hicache_copy_choice_t *out) const { (void)direction, *out = {}; }
 
   // ---- Only where the device is not the host: else UNSUPPORTED ----
 

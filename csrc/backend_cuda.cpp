@@ -21,6 +21,8 @@ CudaBackend::~CudaBackend() { close(); }
 
 void CudaBackend::read_environment() {
   if (tuned_) return;
+  const char *calibrate = std::getenv("HICACHE_CUDA_CALIBRATE");
+  tuning_.calibrate = calibrate == nullptr || std::strcmp(calibrate, "0") != 0;
   if (const char *method = std::getenv("HICACHE_CUDA_METHOD")) {
     if (std::strcmp(method, "direct") == 0) tuning_.method = CopyMethod::kDirect;
     if (std::strcmp(method, "kernel") == 0) tuning_.method = CopyMethod::kKernel;
@@ -110,6 +112,12 @@ Status CudaBackend::open(const BackendOptions &options, ErrorDetail *error) {
     case HICACHE_COPY_STAGED: tuning_.method = CopyMethod::kStaged; break;
     default: break; // AUTO: what the environment or tune() says.
   }
+  if (options.copy_calibration == HICACHE_CALIBRATION_OFF) tuning_.calibrate = false;
+  for (uint32_t direction : {HICACHE_H2D, HICACHE_D2H}) {
+    const bool down = direction == HICACHE_D2H;
+    if (options.slowdown_max_permille[down] != 0) tuning_.slowdown_permille[down] = options.slowdown_max_permille[down];
+    keep_budget(&tuning_.choice[down], direction, tuning_.slowdown_permille[down]);
+  }
   if (Status s = device_.open(options.device, error); s != HICACHE_OK) return s;
   const DriverApi &api = device_.api();
   ContextScope scope(api, device_.context());
@@ -132,6 +140,11 @@ Status CudaBackend::open(const BackendOptions &options, ErrorDetail *error) {
   if (r = api.stream_synchronize(mover_); r != cu::kSuccess)
     return give_up(device_.report(r, "cuStreamSynchronize", HICACHE_DEVICE, error));
 
+  if (Status s = open_lanes(options, error); s != HICACHE_OK) return give_up(s);
+  return HICACHE_OK;
+}
+
+Status CudaBackend::open_lanes(const BackendOptions &options, ErrorDetail *error) {
   LaneContext context;
   context.device = &device_;
   context.fences = &fences_;
@@ -143,13 +156,63 @@ Status CudaBackend::open(const BackendOptions &options, ErrorDetail *error) {
   for (uint32_t pool = 0; pool < layers_->pools().size(); pool++)
     context.host_bases[pool] = host_arena_.device_base() + static_cast<uint64_t>(host_bases_[pool] - host_arena_.base());
   context.tuning = tuning_;
+  context.carrying = carrying_;
   for (uint32_t direction : {HICACHE_H2D, HICACHE_D2H}) {
     auto lane = std::make_unique<CopyLane>(context, direction, options.ticket_max);
-    if (Status s = lane->open(error); s != HICACHE_OK) return give_up(s);
+    if (Status s = lane->open(error); s != HICACHE_OK) return s;
     lanes_[direction == HICACHE_D2H] = std::move(lane);
   }
+  if (Status s = calibrate(options, error); s != HICACHE_OK) return s;
+  for (uint32_t direction : {HICACHE_H2D, HICACHE_D2H}) lanes_[direction == HICACHE_D2H]->start(tuning_.choice[direction == HICACHE_D2H]);
   return HICACHE_OK;
 }
+
+// Before the lanes run: on their streams, and on memory that nobody uses yet.
+Status CudaBackend::calibrate(const BackendOptions &options, ErrorDetail *error) {
+  const bool forced = tuning_.method != CopyMethod::kAuto;
+  for (uint32_t direction : {HICACHE_H2D, HICACHE_D2H}) {
+    hicache_copy_choice_t &shown = shown_[direction == HICACHE_D2H];
+    shown = {};
+    shown.source = forced ? HICACHE_CHOICE_FORCED : HICACHE_CHOICE_TABLE;
+    shown.method = static_cast<uint32_t>(tuning_.method);
+  }
+  if (!forced && tuning_.calibrate && kernels_.available()) {
+    const uint64_t begin = steady_now_ns();
+    const ProbeLane probes[2] = {lanes_[0]->probe(), lanes_[1]->probe()};
+    const bool ring[2] = {probes[0].stage != nullptr, probes[1].stage != nullptr};
+    const std::vector<Probe> plan = plan_probes(copy_shapes(layers_->pools(), tuning_.layer_bytes_min), ring);
+    Calibrator calibrator(device_, kernels_, probe_memory(options), probes, steady_now_ns);
+    if (Status s = calibrator.run(plan, tuning_.calibration_ns, error); s != HICACHE_OK) return s;
+    const auto took_us = static_cast<uint32_t>((steady_now_ns() - begin) / 1000);
+    for (uint32_t direction : {HICACHE_H2D, HICACHE_D2H}) {
+      const bool down = direction == HICACHE_D2H;
+      tuning_.choice[down] = choose_from(calibrator.rates(), direction, tuning_.choice[down]);
+      keep_budget(&tuning_.choice[down], direction, tuning_.slowdown_permille[down]);
+      show_probes(plan, calibrator.rates(), direction, &shown_[down]);
+      shown_[down].calibration_us = took_us;
+    }
+    rates_ = calibrator.rates();
+  }
+  for (uint32_t direction : {HICACHE_H2D, HICACHE_D2H})
+    show_choice(tuning_.choice[direction == HICACHE_D2H], tuning_.slowdown_permille[direction == HICACHE_D2H],
+                &shown_[direction == HICACHE_D2H]);
+  return HICACHE_OK;
+}
+
+// The arenas, where both are the library's own and large enough to say something: nothing was ever in them. Else the lists of the mover,
+// which has nothing to do yet.
+ProbeMemory CudaBackend::probe_memory(const BackendOptions &options) const {
+  constexpr uint64_t kEnough = ProbeMemory::kPlacesMax * ProbeMemory::kPlaceBytes;
+  const uint64_t device_bytes = options.device_buffer != nullptr ? 0 : options.device_bytes;
+  uint64_t host_bytes = options.host_bytes;
+  for (const PoolLayout &pool : layers_->pools()) host_bytes += pool.region_bytes();
+  if (device_bytes >= kEnough && host_bytes >= kEnough)
+    return ProbeMemory::over(device_arena_.base(), device_bytes, host_arena_.device_base(), host_bytes);
+  constexpr uint64_t kLists = ListRing::kSlotBytes * ListRing::kSlots;
+  return ProbeMemory::over(lists_.device_memory(), kLists, lists_.host_memory(), kLists);
+}
+
+void CudaBackend::copy_choice(uint32_t direction, hicache_copy_choice_t *out) const { *out = shown_[direction == HICACHE_D2H]; }
 
 void CudaBackend::close() {
   if (device_.context() == nullptr) return;

@@ -23,7 +23,8 @@ public:
   CudaBackend();
   ~CudaBackend() override;
 
-  // Before open. Else open reads HICACHE_CUDA_METHOD (auto, direct, kernel) and HICACHE_CUDA_QUANTUM_BYTES from the environment.
+  // Before open. Else open reads HICACHE_CUDA_METHOD (auto, direct, kernel, staged), HICACHE_CUDA_QUANTUM_BYTES and HICACHE_CUDA_CALIBRATE
+  // (0: off) from the environment.
   void tune(const CopyTuning &tuning) { tuning_ = tuning, tuned_ = true; }
 
   Status open(const BackendOptions &options, ErrorDetail *error) override;
@@ -54,6 +55,7 @@ public:
   std::atomic<uint64_t> *tags(Tier, uint32_t) override { return nullptr; }
 
   void copied_bytes(uint64_t by_method[3]) const override;
+  void copy_choice(uint32_t direction, hicache_copy_choice_t *out) const override;
 
   Status layer_word(uint32_t slot, uint32_t layer, uint64_t *address_out, uint32_t *expected_out, ErrorDetail *error) const override;
   Status device_table(uint32_t pool, uint64_t *address_out, uint32_t *count_out, ErrorDetail *error) const override;
@@ -66,6 +68,7 @@ public:
   const KernelSet &kernels() const { return kernels_; }
   const LaneCounts &counts(uint32_t direction) const { return lanes_[direction == HICACHE_D2H]->counts(); }
   CuStream mover_stream() const { return mover_; }
+  std::span<const MeasuredRate> measured_rates() const { return rates_; } // By calibration, at open.
 
 private:
   struct Mirror { // A pool's v2p table on the device.
@@ -85,6 +88,9 @@ private:
 
   Status open_memory(const BackendOptions &options, ErrorDetail *error);
   Status open_scratch(ErrorDetail *error);
+  Status open_lanes(const BackendOptions &options, ErrorDetail *error);
+  Status calibrate(const BackendOptions &options, ErrorDetail *error);
+  ProbeMemory probe_memory(const BackendOptions &options) const;
   Status stamp_portion(uint32_t pool, CuStream on, std::span<const PageStamp> pages, std::span<const uint64_t> salts,
                        uint32_t *mismatches_out, ErrorDetail *error);
   Status digest_portion(uint32_t pool, std::span<const PhysicalPage> pages, uint64_t *digests_out, ErrorDetail *error);
@@ -128,6 +134,9 @@ private:
   std::vector<uint64_t> addresses_;
   CopyTuning tuning_;
   bool tuned_ = false;
+  hicache_copy_choice_t shown_[2] = {}; // H2D, D2H; set by open.
+  std::vector<MeasuredRate> rates_;
+  std::atomic<bool> carrying_[2] = {};
   std::unique_ptr<CopyLane> lanes_[2]; // H2D, D2H.
 };
 

@@ -132,7 +132,7 @@ Status ListRing::open(bool beside, ErrorDetail *error) {
   if (memory == MAP_FAILED)
     return fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "mapping %llu bytes", static_cast<unsigned long long>(kSlotBytes * kSlots));
   host_ = static_cast<unsigned char *>(memory);
-  if (CuResult r = api.host_register(host_, kSlotBytes * kSlots, cu::kHostRegisterPortable); r != cu::kSuccess)
+  if (CuResult r = api.host_register(host_, kSlotBytes * kSlots, cu::kHostRegisterPortable | cu::kHostRegisterDeviceMap); r != cu::kSuccess)
     return device_.report(r, "cuMemHostRegister", HICACHE_INFEASIBLE, error);
   registered_ = true;
   if (CuResult r = api.memory_alloc(&device_memory_, kSlotBytes * kSlots); r != cu::kSuccess) {
@@ -171,6 +171,12 @@ void ListRing::close() {
   registered_ = false;
   munmap(host_, kSlotBytes * kSlots);
   host_ = nullptr;
+}
+
+CuAddress ListRing::host_memory() const {
+  CuAddress address = 0;
+  if (host_ == nullptr || device_.api().host_device_pointer(&address, host_, 0) != cu::kSuccess) return 0;
+  return address;
 }
 
 void *ListRing::fill() {

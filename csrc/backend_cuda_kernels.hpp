@@ -68,6 +68,10 @@ public:
   // The device has done with every list.
   bool idle() const;
 
+  // All slots on either side, as the device sees them, for whoever knows that no list is under way; 0 before open.
+  CuAddress device_memory() const { return device_memory_; }
+  CuAddress host_memory() const;
+
 private:
   CudaDevice &device_;
   unsigned char *host_ = nullptr;

@@ -13,23 +13,11 @@ namespace hicache {
 
 namespace {
 
-constexpr uint64_t kBatchBytes = uint64_t{16} << 20; // In one call of the driver.
-constexpr uint32_t kQuantumCopies = 512;             // Direct copies that the thread can queue while the quantum before runs.
-constexpr uint32_t kQuantumFragments = 16384;        // The same by kernel: one list, one launch.
-static_assert(kQuantumFragments * sizeof(kernel::Fragment) <= ListRing::kSlotBytes);
-constexpr uint64_t kWholeBytes = uint64_t{4} << 20; // Pieces are not cut smaller.
-constexpr uint32_t kLookAhead = 16;                 // Jobs behind a blocked one that may overtake it.
-constexpr uint64_t kSpinNs = 50'000;                // Without work, before the thread dozes: then it looks every kDozeNs,
-constexpr long kDozeNs = 20'000;                    // so that who submits need not wake it, which costs him 5 to 15 us,
-constexpr uint64_t kParkNs = 20'000'000;            // until there has been nothing for this long.
-constexpr uint64_t kQueryNs = 1'000'000;            // How often a silent quantum is asked whether the device has failed.
-
-// A state may be larger than a quantum and goes in pieces; what is small enough goes whole, so that no sliver is left.
-uint64_t piece_end(uint64_t begin, uint64_t end, uint64_t room) {
-  return end - begin <= std::max(room, kWholeBytes) ? end : begin + std::max(room, kWholeBytes);
-}
-
-bool cancelled(TransferJob &job) { return std::atomic_ref(job.cancelled).load(std::memory_order_relaxed); }
+constexpr uint32_t kLookAhead = 16;      // Jobs behind a blocked one that may overtake it.
+constexpr uint64_t kSpinNs = 50'000;     // Without work, before the thread dozes: then it looks every kDozeNs,
+constexpr long kDozeNs = 20'000;         // so that who submits need not wake it, which costs him 5 to 15 us,
+constexpr uint64_t kParkNs = 20'000'000; // until there has been nothing for this long.
+constexpr uint64_t kQueryNs = 1'000'000; // How often a silent quantum is asked whether the device has failed.
 
 void sleep_ns(long ns) {
   timespec time{0, ns};
@@ -40,14 +28,12 @@ void sleep_ns(long ns) {
 
 CopyLane::CopyLane(const LaneContext &context, uint32_t direction, uint32_t ticket_max)
     : context_(context), api_(context.device->api()), direction_(direction), slot_count_(std::max(ticket_max, 1u)),
-      slots_(std::make_unique<SlotState[]>(slot_count_)), kernel_args_(std::make_unique<kernel::CopyArgs>()), lists_(*context.device),
+      choice_(context.tuning.choice[direction == HICACHE_D2H]), slots_(std::make_unique<SlotState[]>(slot_count_)), lists_(*context.device),
       stage_(*context.device), stage_lists_(*context.device) {
   context_.tuning.depth = std::max(context_.tuning.depth, 1u);
   context_.tuning.batch_copies = std::clamp(context_.tuning.batch_copies, 1u, 4096u);
   context_.tuning.first_batch_copies = std::clamp(context_.tuning.first_batch_copies, 1u, context_.tuning.batch_copies);
-  targets_.reserve(context_.tuning.batch_copies);
-  sources_.reserve(context_.tuning.batch_copies);
-  sizes_.reserve(context_.tuning.batch_copies);
+  batch_.reserve(context_.tuning.batch_copies);
   fragments_.reserve(kQuantumFragments);
   quanta_.resize(std::max(context_.tuning.depth + 1, context_.tuning.stage_slots));
   staged_.reserve(kQuantumFragments);
@@ -72,10 +58,23 @@ Status CopyLane::open(ErrorDetail *error) {
       return context_.device->report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
   }
   if (Status s = lists_.open(false, error); s != HICACHE_OK) return s;
-  if (Status s = open_stage(error); s != HICACHE_OK) return s;
+  return open_stage(error);
+}
+
+ProbeLane CopyLane::probe() {
+  ProbeLane lane{.bus = streams_[0], .lists = &lists_};
+  if (!stage_.available()) return lane;
+  lane.kernels = kernel_stream_;
+  lane.joint = stage_event_;
+  lane.stage_lists = &stage_lists_;
+  lane.stage = &stage_;
+  return lane;
+}
+
+void CopyLane::start(const CopyChoice &choice) {
+  choice_ = choice;
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), direction_ == HICACHE_H2D ? "hicache-h2d" : "hicache-d2h");
-  return HICACHE_OK;
 }
 
 void CopyLane::close() {
@@ -261,6 +260,7 @@ bool CopyLane::retire() {
     quantum_count_--;
     some = true;
   }
+  if (some && quantum_count_ == 0) context_.carrying[down()].store(false, std::memory_order_relaxed);
   return some;
 }
 
@@ -281,7 +281,7 @@ TransferJob *CopyLane::next_ready() {
   for (Fifo &fifo : classes_) {
     uint32_t looked = 0;
     for (TransferJob *job = fifo.head; job != nullptr && looked < kLookAhead; job = job->next, looked++) {
-      if (job->status != HICACHE_PENDING || cancelled(*job) || ready(*job)) return job;
+      if (job->status != HICACHE_PENDING || copy_cancelled(*job) || ready(*job)) return job;
     }
   }
   return nullptr;
@@ -354,6 +354,7 @@ bool CopyLane::issue() {
   stage_slot_ = at;
   stage_used_ = stage_flushed_ = 0;
   quantum_staged_ = false;
+  situation_known_ = false;
   while (job != nullptr && job->status == HICACHE_PENDING && !context_.device->poisoned()) {
     if (!slots_[job->slot].started) {
       slots_[job->slot].started = true;
@@ -375,182 +376,9 @@ bool CopyLane::issue() {
   previous_ = quantum.event;
   parity_ ^= 1;
   quantum_count_++;
+  context_.carrying[down()].store(true, std::memory_order_relaxed);
   counts_.quanta.fetch_add(1, std::memory_order_relaxed);
   return true;
-}
-
-bool CopyLane::quantum_full() const {
-  return quantum_bytes_ >= context_.tuning.quantum_bytes || quantum_copies_ >= kQuantumCopies || quantum_fragments_ >= kQuantumFragments;
-}
-
-bool CopyLane::add_copies(TransferJob &job, CuStream stream) {
-  SlotState &slot = slots_[job.slot];
-  while (!job.group.at_end()) {
-    while (job.chunk != nullptr) {
-      if (cancelled(job)) {
-        slot.cut = true;
-        flush(stream);
-        check(context_.words->write(job.slot, kProgressDone, word_stream(stream)),
-              "cuStreamWriteValue32"); // Releases the streams that wait.
-        return true;
-      }
-      if (quantum_full()) return false;
-      const TierCopy &copy = job.chunk->copies[job.chunk_index];
-      const SliceRange &slice = job.group.slices[copy.pool];
-      const PoolLayout &pool = context_.layers->pools()[copy.pool];
-      const uint64_t begin = slice.begin + slot.piece_offset;
-      uint64_t end = piece_end(begin, slice.end, context_.tuning.quantum_bytes - quantum_bytes_);
-      if (end > begin && pool.separate()) {
-        const uint64_t layer_bytes = pool.rows.layer_bytes();
-        SliceRange piece = slice;
-        piece.first_layer = static_cast<uint32_t>(begin / layer_bytes);
-        const uint32_t last = std::max(static_cast<uint32_t>(end / layer_bytes), piece.first_layer + 1);
-        if (end < slice.end && last < slice.last_layer) {
-          piece.last_layer = last;
-          piece.end = last * layer_bytes;
-        }
-        end = piece.end;
-        add_layers(copy, pool, piece, stream);
-        quantum_bytes_ += end - begin;
-      } else if (end > begin) {
-        add_piece(copy, pool, begin, end, stream);
-        quantum_bytes_ += end - begin;
-      }
-      if (end < slice.end) {
-        slot.piece_offset = end - slice.begin;
-        continue;
-      }
-      slot.piece_offset = 0;
-      if (++job.chunk_index == job.chunk->count) {
-        job.chunk = job.chunk->next;
-        job.chunk_index = 0;
-      }
-    }
-    job.group = context_.layers->next_group(job.group, job.pool_mask);
-    job.chunk = job.copies;
-    job.chunk_index = 0;
-    flush(stream);
-    check(context_.words->write(job.slot, job.group.first_layer, word_stream(stream)), "cuStreamWriteValue32");
-  }
-  return true;
-}
-
-void CopyLane::add_piece(const TierCopy &copy, const PoolLayout &pool, uint64_t begin, uint64_t end, CuStream stream) {
-  const CuAddress device = context_.device_bases[copy.pool] + page_offset_bytes(copy.device_page, pool.page_bytes);
-  const CuAddress host = context_.host_bases[copy.pool] + page_offset_bytes(copy.host_page, pool.page_bytes);
-  if (!context_.layers->drops_last_layer() || pool.layer_bytes != 0) {
-    add_fragment(device + begin, host + begin, end - begin, end - begin, stream);
-    return;
-  }
-  // The deliberate fault on interleaved layers: each token's row of the last layer stays behind.
-  for (uint64_t at = begin; at < end;) {
-    const uint64_t row = at / pool.token_bytes * pool.token_bytes;
-    const uint64_t stop = std::min(row + pool.token_bytes - pool.row_bytes, end);
-    if (stop > at) add_fragment(device + at, host + at, stop - at, end - begin, stream);
-    at = row + pool.token_bytes;
-  }
-}
-
-void CopyLane::add_layers(const TierCopy &copy, const PoolLayout &pool, const SliceRange &slice, CuStream stream) {
-  const CuAddress device = context_.device_bases[copy.pool], host = context_.host_bases[copy.pool];
-  cut_slice(pool, slice).each(raw(copy.device_page), raw(copy.host_page), [&](uint64_t d, uint64_t h, uint64_t bytes) {
-    add_fragment(device + d, host + h, bytes, host_runs_[copy.pool], stream);
-  });
-}
-
-void CopyLane::add_fragment(CuAddress device, CuAddress host, uint64_t bytes, uint64_t host_run, CuStream stream) {
-  const CuAddress target = direction_ == HICACHE_H2D ? device : host, source = direction_ == HICACHE_H2D ? host : device;
-  counts_.copies.fetch_add(1, std::memory_order_relaxed);
-  const CopyMethod method = method_for(bytes, host_run, stage_.available());
-  const bool sort = host_run < context_.tuning.methods[direction_ == HICACHE_D2H].staged_from_run_bytes;
-  if (method == CopyMethod::kStaged && stage_fragment(device, host, bytes, sort, stream)) return;
-  if (method != CopyMethod::kDirect) {
-    if (fragments_.size() == kQuantumFragments || (!fragments_.empty() && fragment_bytes_ != bytes)) flush_kernel(stream);
-    fragment_bytes_ = bytes;
-    fragments_.push_back({source, target});
-    quantum_fragments_++;
-    return;
-  }
-  quantum_copies_++;
-  // Neighbours on both sides become one copy.
-  if (!sizes_.empty() && targets_.back() + sizes_.back() == target && sources_.back() + sizes_.back() == source) {
-    sizes_.back() += bytes;
-  } else {
-    if (sizes_.size() >= batch_copies_now_) {
-      flush_direct(stream);
-      batch_copies_now_ = context_.tuning.batch_copies;
-    }
-    targets_.push_back(target);
-    sources_.push_back(source);
-    sizes_.push_back(bytes);
-  }
-  batch_bytes_ += bytes;
-  if (batch_bytes_ >= kBatchBytes) flush_direct(stream);
-}
-
-void CopyLane::flush(CuStream stream) {
-  flush_direct(stream);
-  flush_kernel(stream);
-  flush_stage(stream);
-}
-
-void CopyLane::flush_direct(CuStream stream) {
-  counts_.direct_bytes.fetch_add(batch_bytes_, std::memory_order_relaxed);
-  send_batch(stream);
-}
-
-void CopyLane::send_batch(CuStream stream) {
-  if (sizes_.empty()) return;
-  CuResult r = cu::kSuccess;
-  size_t first = 0;
-  cu::CopyAttributes attributes;
-  if (sizes_.size() > 1 && api_.copy_batch != nullptr) {
-    r = api_.copy_batch(targets_.data(), sources_.data(), sizes_.data(), sizes_.size(), &attributes, &first, 1, stream);
-  } else if (sizes_.size() > 1 && api_.copy_batch_12_8 != nullptr) {
-    size_t failed = 0;
-    r = api_.copy_batch_12_8(targets_.data(), sources_.data(), sizes_.data(), sizes_.size(), &attributes, &first, 1, &failed, stream);
-  } else {
-    for (size_t i = 0; i < sizes_.size() && r == cu::kSuccess; i++) r = api_.copy_async(targets_[i], sources_[i], sizes_[i], stream);
-  }
-  check(r, direction_ == HICACHE_H2D ? "queueing copies to the device" : "queueing copies from the device");
-  counts_.batches.fetch_add(1, std::memory_order_relaxed);
-  targets_.clear();
-  sources_.clear();
-  sizes_.clear();
-  batch_bytes_ = 0;
-}
-
-void CopyLane::flush_kernel(CuStream stream) {
-  if (fragments_.empty()) return;
-  const unsigned blocks = context_.fences->compute_about() ? context_.tuning.kernel_blocks : context_.tuning.kernel_blocks_alone;
-  launch_fragments(fragments_, fragment_bytes_, blocks, &lists_, stream);
-  counts_.kernel_bytes.fetch_add(fragment_bytes_ * fragments_.size(), std::memory_order_relaxed);
-  fragments_.clear();
-}
-
-void CopyLane::launch_fragments(std::span<const kernel::Fragment> fragments, uint64_t bytes, unsigned blocks, ListRing *lists,
-                                CuStream stream) {
-  kernel::CopyArgs &args = *kernel_args_;
-  args.pieces = 1;
-  args.piece_bytes = bytes;
-  args.source_base = args.target_base = 0;
-  args.source_stride = args.target_stride = 0;
-  while (!fragments.empty()) {
-    void *list = fragments.size() > kernel::kInlineFragments ? lists->fill() : nullptr;
-    const size_t count = list != nullptr ? fragments.size() : std::min<size_t>(fragments.size(), kernel::kInlineFragments);
-    std::memcpy(list != nullptr ? list : args.inline_list, fragments.data(), count * sizeof(kernel::Fragment));
-    args.count = static_cast<uint32_t>(count);
-    args.list = nullptr;
-    if (list != nullptr) {
-      CuAddress address = 0;
-      check(lists->upload(count * sizeof(kernel::Fragment), stream, &address), "uploading a list");
-      args.list = reinterpret_cast<const kernel::Fragment *>(address);
-    }
-    check(context_.kernels->copy(args, blocks, stream), "launching page_copy");
-    if (list != nullptr) check(lists->release(stream), "cuEventRecord");
-    fragments = fragments.subspan(count);
-    counts_.kernel_launches.fetch_add(1, std::memory_order_relaxed);
-  }
 }
 
 } // namespace hicache

@@ -16,27 +16,15 @@
 #include <vector>
 
 #include "backend.hpp"
+#include "backend_cuda_calibrate.hpp"
+#include "backend_cuda_copies.hpp"
 #include "backend_cuda_fences.hpp"
 #include "backend_cuda_kernels.hpp"
 #include "backend_cuda_stage.hpp"
 #include "backend_cuda_words.hpp"
+#include "copy_choice.hpp"
 
 namespace hicache {
-
-// How a fragment crosses the bus.
-enum class CopyMethod : uint32_t {
-  kAuto,   // By fragment size, as calibrated.
-  kDirect, // Batched copies by the copy engine.
-  kKernel, // page_copy on few blocks.
-  kStaged, // What is contiguous on the host by the copy engine, to or from a ring on the device, and there by page_copy, full width.
-};
-
-// One direction's choice: fragments of at least direct_from_bytes go by the copy engine as they are; smaller ones through the ring if they
-// lie in runs of at least staged_from_run_bytes on the host, else by kernel.
-struct MethodRow {
-  uint64_t direct_from_bytes;
-  uint64_t staged_from_run_bytes;
-};
 
 struct CopyTuning {
   CopyMethod method = CopyMethod::kAuto;
@@ -44,10 +32,11 @@ struct CopyTuning {
   uint32_t depth = 3;                          // Quanta queued at once: with 2, the bus idles while the thread looks.
   uint32_t batch_copies = 128;                 // In one call of the driver, which keeps the caller's calls out meanwhile.
   uint32_t first_batch_copies = 16;            // In the first call after a rest: the bus starts that much earlier.
-  MethodRow methods[2] = {{48 << 10, 64 << 10}, {48 << 10, 64 << 10}}; // kAuto: H2D, D2H.
+  CopyChoice choice[2];                        // kAuto: H2D, D2H, before calibration and the budget.
+  bool calibrate = false;                      // Measure at open what the choice depends on,
+  uint64_t calibration_ns = 80'000'000;        // for so long at most.
+  uint32_t slowdown_permille[2] = {kSlowdownDefaultPermille, kSlowdownDefaultPermille}; // Of compute beside a direction's copies.
   uint32_t stage_slots = 8;             // Of quantum_bytes each, the ring: what the bus may go ahead of the kernels.
-  uint32_t kernel_blocks = 2;           // More would stall the compute beside it;
-  uint32_t kernel_blocks_alone = 4;     // so this many only while no step is about.
   uint64_t layer_bytes_min = 32 << 10;  // A load whose layer slices are smaller is not cut into layer groups,
   uint64_t layered_bytes_min = 4 << 20; // nor is one that is over in a moment.
 };
@@ -67,15 +56,22 @@ struct LaneContext {
   CuAddress device_bases[kPoolCountMax] = {}; // Of page 0 of each pool.
   CuAddress host_bases[kPoolCountMax] = {};   // The same on the host, as the device sees it.
   CopyTuning tuning;
+  std::atomic<bool> *carrying = nullptr; // Of both directions: quanta are under way. The backend's.
 };
+
+inline bool copy_cancelled(TransferJob &job) { return std::atomic_ref(job.cancelled).load(std::memory_order_relaxed); }
 
 class CopyLane {
 public:
   CopyLane(const LaneContext &context, uint32_t direction, uint32_t ticket_max);
   ~CopyLane();
 
-  // Makes the streams and starts the thread.
+  // Makes the streams and rings.
   Status open(ErrorDetail *error);
+  // What calibration may use between open and start.
+  ProbeLane probe();
+  // Starts the thread.
+  void start(const CopyChoice &choice);
   // Ends the thread after the jobs submitted.
   void close();
 
@@ -88,6 +84,9 @@ public:
   const LaneCounts &counts() const { return counts_; }
 
 private:
+  static constexpr uint32_t kQuantumFragments = 16384; // By kernel, in a quantum: one list, one launch.
+  static_assert(kQuantumFragments * sizeof(kernel::Fragment) <= ListRing::kSlotBytes);
+
   // What the lane keeps of a ticket slot while its job is here.
   struct SlotState {
     std::vector<FenceMark> waits;
@@ -127,13 +126,16 @@ private:
   void send_batch(CuStream stream); // Queues the batch being filled, whatever it is for.
   void launch_fragments(std::span<const kernel::Fragment> fragments, uint64_t bytes, unsigned blocks, ListRing *lists, CuStream stream);
   // How a fragment goes that lies in a run of host_run bytes on the host.
-  CopyMethod method_for(uint64_t bytes, uint64_t host_run, bool ring) const;
+  CopyMethod method_for(uint64_t bytes, uint64_t host_run);
+  const CopySituation &situation(); // Of the quantum being filled.
+  bool down() const { return direction_ == HICACHE_D2H; }
   uint32_t depth_now() const { return quantum_staged_ ? static_cast<uint32_t>(quanta_.size()) - 1 : context_.tuning.depth; }
 
   // The staged path: backend_cuda_stage.cpp.
   Status open_stage(ErrorDetail *error);
   void close_stage();
-  bool stage_wanted() const;
+  enum class RingNeed { kNone, kMaybe, kSure };
+  RingNeed ring_need() const;
   static uint64_t host_run_bytes(const PoolLayout &pool);
   bool stage_fragment(CuAddress device, CuAddress host, uint64_t bytes, bool sort, CuStream stream); // False: no room in the slot.
   void flush_stage(CuStream stream);
@@ -150,6 +152,7 @@ private:
   const DriverApi &api_;
   const uint32_t direction_;
   const uint32_t slot_count_;
+  CopyChoice choice_;
   CuStream streams_[2] = {};
   uint32_t parity_ = 0;
   CuEvent previous_ = nullptr; // End of the last quantum queued.
@@ -166,9 +169,8 @@ private:
   std::unique_ptr<SlotState[]> slots_;
   std::vector<Quantum> quanta_; // A ring of tuning.depth + 1.
   uint32_t quantum_head_ = 0, quantum_count_ = 0;
-  std::vector<CuAddress> targets_, sources_;
-  std::vector<size_t> sizes_;
-  std::unique_ptr<kernel::CopyArgs> kernel_args_;
+  CopyBatch batch_;
+  FragmentLauncher launcher_;
   std::vector<kernel::Fragment> fragments_; // For one launch, all of fragment_bytes_.
   uint64_t fragment_bytes_ = 0;
   ListRing lists_;
@@ -181,6 +183,9 @@ private:
   uint32_t stage_slot_ = 0;                     // Of the quantum being filled,
   uint64_t stage_used_ = 0, stage_flushed_ = 0; // and how much of it is used and sent.
   bool stage_sort_ = false;                     // Some of staged_ may be neighbours of others on the host that do not stand beside them.
+  CopySituation situation_;                     // Of the quantum being filled,
+  bool situation_known_ = false;                // once it was asked for.
+  bool few_ = false;                            // The job being cut has few pages.
   bool quantum_staged_ = false;                 // Something of the quantum filled last went through the ring.
   uint64_t host_runs_[kPoolCountMax] = {};      // Contiguous bytes of a page on the host; 0: all of it.
   uint64_t batch_bytes_ = 0;

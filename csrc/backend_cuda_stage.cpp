@@ -9,6 +9,7 @@ namespace hicache {
 
 Status StageRing::open(uint64_t slot_bytes, uint32_t slots, ErrorDetail *error) {
   slot_bytes_ = slot_bytes / 256 * 256;
+  slots_ = slots;
   if (CuResult r = device_.api().memory_alloc(&memory_, slot_bytes_ * slots); r != cu::kSuccess) {
     memory_ = 0;
     return device_.report(r, "allocating the staging ring (cuMemAlloc)", HICACHE_INFEASIBLE, error);
@@ -55,7 +56,8 @@ void StagePlan::make(std::vector<StagedFragment> *all, uint64_t ring, bool sort,
 // ---- The lane's part ----
 
 Status CopyLane::open_stage(ErrorDetail *error) {
-  if (!context_.kernels->available() || !stage_wanted()) return HICACHE_OK;
+  const RingNeed need = context_.kernels->available() ? ring_need() : RingNeed::kNone;
+  if (need == RingNeed::kNone) return HICACHE_OK;
   int least = 0, greatest = 0;
   if (CuResult r = api_.priority_range(&least, &greatest); r != cu::kSuccess)
     return context_.device->report(r, "cuCtxGetStreamPriorityRange", HICACHE_DEVICE, error);
@@ -64,7 +66,8 @@ Status CopyLane::open_stage(ErrorDetail *error) {
   if (CuResult r = api_.event_create(&stage_event_, cu::kEventDisableTiming); r != cu::kSuccess)
     return context_.device->report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
   if (Status s = stage_lists_.open(false, error); s != HICACHE_OK) return s;
-  return stage_.open(context_.tuning.quantum_bytes, static_cast<uint32_t>(quanta_.size()), error);
+  const Status made = stage_.open(context_.tuning.quantum_bytes, static_cast<uint32_t>(quanta_.size()), error);
+  return need == RingNeed::kMaybe && made == HICACHE_INFEASIBLE ? HICACHE_OK : made; // Direct serves as well.
 }
 
 void CopyLane::close_stage() {
@@ -76,33 +79,20 @@ void CopyLane::close_stage() {
   kernel_stream_ = nullptr;
 }
 
-// A ring costs device memory: only where something may go through it.
-bool CopyLane::stage_wanted() const {
-  if (context_.tuning.method == CopyMethod::kStaged) return true;
-  if (context_.tuning.method != CopyMethod::kAuto) return false;
-  for (const PoolLayout &pool : context_.layers->pools()) {
-    if (!pool.separate()) continue;
-    const PageFragments fragments = cut_page(pool.rows, pool.device_order, pool.region_order, 0, pool.rows.layer_count, false);
-    if (method_for(fragments.parts[0].bytes, host_run_bytes(pool), true) == CopyMethod::kStaged) return true;
+// A ring costs device memory: only where something goes through it by the table, or may once methods have been measured or a step is about.
+CopyLane::RingNeed CopyLane::ring_need() const {
+  if (context_.tuning.method == CopyMethod::kStaged) return RingNeed::kSure;
+  if (context_.tuning.method != CopyMethod::kAuto) return RingNeed::kNone;
+  const std::vector<CopyShape> shapes = copy_shapes(context_.layers->pools(), context_.tuning.layer_bytes_min);
+  for (const CopyShape &shape : shapes) {
+    if (choose_method(choice_, shape.bytes, shape.host_run, {.ring = true}) == CopyMethod::kStaged) return RingNeed::kSure;
   }
-  return false;
+  const bool choosing = context_.tuning.calibrate || choice_.kernel_blocks_beside == 0;
+  return choosing && ring_possible(shapes) ? RingNeed::kMaybe : RingNeed::kNone;
 }
 
 uint64_t CopyLane::host_run_bytes(const PoolLayout &pool) {
   return cut_page(pool.rows, pool.region_order, pool.region_order, 0, pool.rows.layer_count, false).parts[0].bytes;
-}
-
-CopyMethod CopyLane::method_for(uint64_t bytes, uint64_t host_run, bool ring) const {
-  if (!context_.kernels->available()) return CopyMethod::kDirect;
-  switch (context_.tuning.method) {
-    case CopyMethod::kDirect: return CopyMethod::kDirect;
-    case CopyMethod::kKernel: return CopyMethod::kKernel;
-    case CopyMethod::kStaged: return ring ? CopyMethod::kStaged : CopyMethod::kKernel;
-    case CopyMethod::kAuto: break;
-  }
-  const MethodRow &row = context_.tuning.methods[direction_ == HICACHE_D2H];
-  if (bytes >= row.direct_from_bytes) return CopyMethod::kDirect;
-  return ring && host_run >= row.staged_from_run_bytes ? CopyMethod::kStaged : CopyMethod::kKernel;
 }
 
 bool CopyLane::stage_fragment(CuAddress device, CuAddress host, uint64_t bytes, bool sort, CuStream stream) {
@@ -135,10 +125,8 @@ void CopyLane::flush_stage(CuStream stream) {
   }
   flush_direct(stream);
   for (const StagePlan::Run &run : stage_plan_.runs) {
-    if (sizes_.size() >= context_.tuning.batch_copies) send_batch(stream);
-    targets_.push_back(to_device ? run.ring : run.host);
-    sources_.push_back(to_device ? run.host : run.ring);
-    sizes_.push_back(run.bytes);
+    if (batch_.size() >= context_.tuning.batch_copies) send_batch(stream);
+    batch_.add(to_device ? run.ring : run.host, to_device ? run.host : run.ring, run.bytes);
   }
   send_batch(stream);
   counts_.staged_bytes.fetch_add(total, std::memory_order_relaxed);

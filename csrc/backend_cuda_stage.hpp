@@ -24,11 +24,13 @@ public:
   bool available() const { return memory_ != 0; }
   CuAddress slot(uint32_t index) const { return memory_ + index * slot_bytes_; }
   uint64_t slot_bytes() const { return slot_bytes_; }
+  uint32_t slots() const { return slots_; }
 
 private:
   CudaDevice &device_;
   CuAddress memory_ = 0;
   uint64_t slot_bytes_ = 0;
+  uint32_t slots_ = 0;
 };
 
 struct StagedFragment {

@@ -145,6 +145,9 @@ Status Engine::open_backend(ErrorDetail *error) {
   backend_options.copy_thread_count = from.copy_thread_count;
   backend_options.ticket_max = from.ticket_max;
   backend_options.copy_method = from.copy_method;
+  backend_options.copy_calibration = from.copy_calibration;
+  backend_options.slowdown_max_permille[0] = from.h2d_slowdown_max_permille;
+  backend_options.slowdown_max_permille[1] = from.d2h_slowdown_max_permille;
   backend_options.layers = &layers_;
   backend_options.sink = transfers_.get();
   backend_options.virtual_page_counts = virtual_page_counts.data();

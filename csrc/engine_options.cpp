@@ -13,6 +13,7 @@ namespace hicache {
 namespace {
 
 constexpr uint32_t kTicketMaxLimit = 1u << 20;
+constexpr uint32_t kSlowdownMaxPermille = 10000;
 constexpr uint32_t kCopyThreadLimit = 64;
 constexpr uint64_t kRowUnit = 16;
 constexpr uint32_t kStrideLimit = 1u << 16;
@@ -261,6 +262,14 @@ Status check_options(const hicache_options_t &options, EngineOptions *checked_ou
   if (options.copy_method > HICACHE_COPY_STAGED) return invalid(error, HICACHE_NO_POOL, "copy_method is not one of HICACHE_COPY_*");
   if (options.copy_method != HICACHE_COPY_AUTO && options.backend != HICACHE_BACKEND_CUDA)
     return fail(error, HICACHE_UNSUPPORTED, HICACHE_NO_POOL, "copy_method: only copies of the cuda backend cross a bus");
+  if (options.copy_calibration > HICACHE_CALIBRATION_OFF)
+    return invalid(error, HICACHE_NO_POOL, "copy_calibration is not one of HICACHE_CALIBRATION_*");
+  for (auto [name, value] : {std::pair{"h2d_slowdown_max_permille", options.h2d_slowdown_max_permille},
+                             {"d2h_slowdown_max_permille", options.d2h_slowdown_max_permille}}) {
+    if (value > kSlowdownMaxPermille)
+      return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "%s is %u, at most %u", name, value, kSlowdownMaxPermille);
+  }
+  if (options.reserved1 != 0) return invalid(error, HICACHE_NO_POOL, "reserved1 must be 0");
   if (const uint64_t unknown = options.host_numa_nodes & ~numa_nodes(); unknown != 0)
     return fail(error, HICACHE_INVALID_ARGUMENT, HICACHE_NO_POOL, "host_numa_nodes: node %d is not on this machine",
                 std::countr_zero(unknown));

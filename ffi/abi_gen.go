@@ -17,6 +17,12 @@ type Direction uint32
 // EnvelopeLayout orders the bytes inside a page envelope.
 type EnvelopeLayout uint32
 
+// Calibration says whether open measures how fast copies are.
+type Calibration uint32
+
+// ChoiceSource says where a choice of copy methods comes from.
+type ChoiceSource uint32
+
 // CopyMethod says how copies cross the bus.
 type CopyMethod uint32
 
@@ -212,6 +218,27 @@ const (
 	CopyMethodKernel CopyMethod = 2
 	// The copy engine for what is contiguous on the host, a kernel to and from a ring on the device for the rest.
 	CopyMethodStaged CopyMethod = 3
+)
+
+const (
+	// Whether open measures how fast each method is here, for AUTO: under 100 ms, on memory that nobody uses yet. Without it a table decides.
+	// Where there is something to choose; HICACHE_CUDA_CALIBRATE=0 in the environment turns it off.
+	CalibrationAuto Calibration = 0
+	CalibrationOff  Calibration = 1
+)
+
+const (
+	// Where a direction's choice comes from.
+	// No copies cross a bus: every backend but CUDA.
+	ChoiceSourceNone ChoiceSource = 0
+	// The library's table: calibration off or not possible, or pages leave nothing to choose.
+	ChoiceSourceTable ChoiceSource = 1
+	// copy_method, or HICACHE_CUDA_METHOD in the environment.
+	ChoiceSourceForced ChoiceSource = 2
+	// Measured until the time was over; the table for the rest.
+	ChoiceSourcePartly ChoiceSource = 3
+	// Measured.
+	ChoiceSourceCalibrated ChoiceSource = 4
 )
 
 const (
@@ -443,6 +470,15 @@ type abiOptions struct {
 	// Bit n: the host arena's memory comes from NUMA node n; several bits: from each in turn; 0: as the kernel
 	// likes. INVALID_ARGUMENT for a node that the machine does not have.
 	hostNumaNodes uint64
+	// CUDA: HICACHE_CALIBRATION_*. Others ignore it.
+	copyCalibration Calibration
+	// CUDA: the slowdown of compute that is accepted beside copies of a direction, in per mille, 1 to 10000 (else INVALID_ARGUMENT); 0: 200, what the
+	// default methods cost. While a step is about, AUTO takes methods under it by a table of measured costs (docs/PERFORMANCE.md): the copy
+	// engine alone costs least and is used whatever it costs. Others ignore it.
+	h2dSlowdownMaxPermille uint32
+	d2hSlowdownMaxPermille uint32
+	// 0.
+	reserved1 uint32
 }
 
 // PoolInfo is hicache_pool_info_t.
@@ -684,6 +720,39 @@ type Stamp struct {
 	TokenCount uint32
 }
 
+// CopyChoice is hicache_copy_choice_t.
+//
+// How fragments of a direction cross the bus: smaller than staged_below and in a run of at least staged_from_run on the host: staged; else at
+// least direct_from: direct; else by kernel. [0]: while nothing crosses the other way; [1]: while copies do.
+type CopyChoice struct {
+	// HICACHE_CHOICE_*. NONE: all else is 0.
+	Source ChoiceSource
+	// HICACHE_COPY_*: AUTO, or the forced one.
+	Method             CopyMethod
+	DirectFromBytes    [2]uint64
+	StagedBelowBytes   [2]uint64
+	StagedFromRunBytes [2]uint64
+	// Transfers of at most so many pages are direct at any size.
+	DirectUpToCount uint32
+	// Of a kernel over the bus while no step is about,
+	KernelBlocksAlone uint32
+	// and beside compute; 0: none.
+	KernelBlocksBeside uint32
+	// 1: the staged path is used beside compute.
+	StagedBeside uint32
+	// The budget that these two come from.
+	SlowdownMaxPermille uint32
+	ProbesMeasured      uint32
+	ProbesPlanned       uint32
+	// What measuring took, both directions together.
+	CalibrationUs uint32
+	// Measured, alone, in MB (10^6 bytes) a second, at the fragment size nearest to the boundary that was measured; 0: not measured.
+	MeasuredBytes uint32
+	DirectMbS     uint32
+	KernelMbS     uint32
+	StagedMbS     uint32
+}
+
 // Stats is hicache_stats_t.
 type Stats struct {
 	structSize        uint32
@@ -737,6 +806,8 @@ type Stats struct {
 	KernelBytes uint64
 	// CUDA: what crossed the bus by which of HICACHE_COPY_*.
 	StagedBytes uint64
+	H2DChoice   CopyChoice
+	D2HChoice   CopyChoice
 }
 
 // PoolStats is hicache_pool_stats_t.
@@ -811,7 +882,7 @@ var layout = []layoutEntry{
 	{"hicache_fault_options.fail_ppm", 24, unsafe.Offsetof(FaultOptions{}.FailPPM)},
 	{"hicache_fault_options.hold", 28, unsafe.Offsetof(FaultOptions{}.Hold)},
 	{"hicache_fault_options.delay_max_ns", 32, unsafe.Offsetof(FaultOptions{}.DelayMaxNs)},
-	{"hicache_options", 168, unsafe.Sizeof(abiOptions{})},
+	{"hicache_options", 184, unsafe.Sizeof(abiOptions{})},
 	{"hicache_options.struct_size", 0, unsafe.Offsetof(abiOptions{}.structSize)},
 	{"hicache_options.abi_version", 4, unsafe.Offsetof(abiOptions{}.abiVersion)},
 	{"hicache_options.backend", 8, unsafe.Offsetof(abiOptions{}.backend)},
@@ -838,6 +909,10 @@ var layout = []layoutEntry{
 	{"hicache_options.transfer_pages_max", 152, unsafe.Offsetof(abiOptions{}.transferPagesMax)},
 	{"hicache_options.copy_method", 156, unsafe.Offsetof(abiOptions{}.copyMethod)},
 	{"hicache_options.host_numa_nodes", 160, unsafe.Offsetof(abiOptions{}.hostNumaNodes)},
+	{"hicache_options.copy_calibration", 168, unsafe.Offsetof(abiOptions{}.copyCalibration)},
+	{"hicache_options.h2d_slowdown_max_permille", 172, unsafe.Offsetof(abiOptions{}.h2dSlowdownMaxPermille)},
+	{"hicache_options.d2h_slowdown_max_permille", 176, unsafe.Offsetof(abiOptions{}.d2hSlowdownMaxPermille)},
+	{"hicache_options.reserved1", 180, unsafe.Offsetof(abiOptions{}.reserved1)},
 	{"hicache_pool_info", 176, unsafe.Sizeof(PoolInfo{})},
 	{"hicache_pool_info.struct_size", 0, unsafe.Offsetof(PoolInfo{}.structSize)},
 	{"hicache_pool_info.direction", 4, unsafe.Offsetof(PoolInfo{}.Direction)},
@@ -965,7 +1040,25 @@ var layout = []layoutEntry{
 	{"hicache_stamp.digest", 0, unsafe.Offsetof(Stamp{}.Digest)},
 	{"hicache_stamp.page", 8, unsafe.Offsetof(Stamp{}.Page)},
 	{"hicache_stamp.token_count", 12, unsafe.Offsetof(Stamp{}.TokenCount)},
-	{"hicache_stats", 296, unsafe.Sizeof(Stats{})},
+	{"hicache_copy_choice", 104, unsafe.Sizeof(CopyChoice{})},
+	{"hicache_copy_choice.source", 0, unsafe.Offsetof(CopyChoice{}.Source)},
+	{"hicache_copy_choice.method", 4, unsafe.Offsetof(CopyChoice{}.Method)},
+	{"hicache_copy_choice.direct_from_bytes", 8, unsafe.Offsetof(CopyChoice{}.DirectFromBytes)},
+	{"hicache_copy_choice.staged_below_bytes", 24, unsafe.Offsetof(CopyChoice{}.StagedBelowBytes)},
+	{"hicache_copy_choice.staged_from_run_bytes", 40, unsafe.Offsetof(CopyChoice{}.StagedFromRunBytes)},
+	{"hicache_copy_choice.direct_up_to_count", 56, unsafe.Offsetof(CopyChoice{}.DirectUpToCount)},
+	{"hicache_copy_choice.kernel_blocks_alone", 60, unsafe.Offsetof(CopyChoice{}.KernelBlocksAlone)},
+	{"hicache_copy_choice.kernel_blocks_beside", 64, unsafe.Offsetof(CopyChoice{}.KernelBlocksBeside)},
+	{"hicache_copy_choice.staged_beside", 68, unsafe.Offsetof(CopyChoice{}.StagedBeside)},
+	{"hicache_copy_choice.slowdown_max_permille", 72, unsafe.Offsetof(CopyChoice{}.SlowdownMaxPermille)},
+	{"hicache_copy_choice.probes_measured", 76, unsafe.Offsetof(CopyChoice{}.ProbesMeasured)},
+	{"hicache_copy_choice.probes_planned", 80, unsafe.Offsetof(CopyChoice{}.ProbesPlanned)},
+	{"hicache_copy_choice.calibration_us", 84, unsafe.Offsetof(CopyChoice{}.CalibrationUs)},
+	{"hicache_copy_choice.measured_bytes", 88, unsafe.Offsetof(CopyChoice{}.MeasuredBytes)},
+	{"hicache_copy_choice.direct_mb_s", 92, unsafe.Offsetof(CopyChoice{}.DirectMbS)},
+	{"hicache_copy_choice.kernel_mb_s", 96, unsafe.Offsetof(CopyChoice{}.KernelMbS)},
+	{"hicache_copy_choice.staged_mb_s", 100, unsafe.Offsetof(CopyChoice{}.StagedMbS)},
+	{"hicache_stats", 504, unsafe.Sizeof(Stats{})},
 	{"hicache_stats.struct_size", 0, unsafe.Offsetof(Stats{}.structSize)},
 	{"hicache_stats.pool_count", 4, unsafe.Offsetof(Stats{}.PoolCount)},
 	{"hicache_stats.takes", 8, unsafe.Offsetof(Stats{}.Takes)},
@@ -1004,6 +1097,8 @@ var layout = []layoutEntry{
 	{"hicache_stats.direct_bytes", 272, unsafe.Offsetof(Stats{}.DirectBytes)},
 	{"hicache_stats.kernel_bytes", 280, unsafe.Offsetof(Stats{}.KernelBytes)},
 	{"hicache_stats.staged_bytes", 288, unsafe.Offsetof(Stats{}.StagedBytes)},
+	{"hicache_stats.h2d_choice", 296, unsafe.Offsetof(Stats{}.H2DChoice)},
+	{"hicache_stats.d2h_choice", 400, unsafe.Offsetof(Stats{}.D2HChoice)},
 	{"hicache_pool_stats", 88, unsafe.Sizeof(PoolStats{})},
 	{"hicache_pool_stats.struct_size", 0, unsafe.Offsetof(PoolStats{}.structSize)},
 	{"hicache_pool_stats.reserved0", 4, unsafe.Offsetof(PoolStats{}.reserved0)},

@@ -47,6 +47,10 @@ type Options struct {
 	Fault            FaultOptions
 	TransferPagesMax uint32
 	HostNUMANodes    uint64 // Bit n: the host arena's memory comes from node n; 0: as the kernel likes.
+	CopyCalibration  Calibration
+
+	// CUDA: the slowdown of compute accepted beside copies of a direction, in per mille, 1 to 10000; 0: 200.
+	H2DSlowdownMaxPermille, D2HSlowdownMaxPermille uint32
 }
 
 // abi is the options as the library takes them. What it points to is on the heap and reachable from it.
@@ -72,5 +76,6 @@ func (o *Options) abi() *abiOptions {
 		ticketMax: o.TicketMax, reservationMax: o.ReservationMax, leaseMax: o.LeaseMax, stepMax: o.StepMax,
 		heldPagesMax: o.HeldPagesMax, sabotage: o.Sabotage, copyMethod: o.CopyMethod, fault: o.Fault,
 		transferPagesMax: o.TransferPagesMax, hostNumaNodes: o.HostNUMANodes,
+		copyCalibration: o.CopyCalibration, h2dSlowdownMaxPermille: o.H2DSlowdownMaxPermille, d2hSlowdownMaxPermille: o.D2HSlowdownMaxPermille,
 	}
 }

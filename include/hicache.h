@@ -176,6 +176,17 @@ typedef struct hicache_pool_options {
 #define HICACHE_COPY_KERNEL 2u // A kernel on few blocks, straight to and from host memory.
 #define HICACHE_COPY_STAGED 3u // The copy engine for what is contiguous on the host, a kernel to and from a ring on the device for the rest.
 
+// Whether open measures how fast each method is here, for AUTO: under 100 ms, on memory that nobody uses yet. Without it a table decides.
+#define HICACHE_CALIBRATION_AUTO 0u // Where there is something to choose; HICACHE_CUDA_CALIBRATE=0 in the environment turns it off.
+#define HICACHE_CALIBRATION_OFF 1u
+
+// Where a direction's choice comes from.
+#define HICACHE_CHOICE_NONE 0u       // No copies cross a bus: every backend but CUDA.
+#define HICACHE_CHOICE_TABLE 1u      // The library's table: calibration off or not possible, or pages leave nothing to choose.
+#define HICACHE_CHOICE_FORCED 2u     // copy_method, or HICACHE_CUDA_METHOD in the environment.
+#define HICACHE_CHOICE_PARTLY 3u     // Measured until the time was over; the table for the rest.
+#define HICACHE_CHOICE_CALIBRATED 4u // Measured.
+
 // Deliberate faults, to show that the checks catch them. Accepted only by a build with HICACHE_SABOTAGE, else UNSUPPORTED.
 #define HICACHE_SABOTAGE_VIRTUAL_ON_WIRE 1u // Transfers use virtual ids as places.
 #define HICACHE_SABOTAGE_IGNORE_PINS 2u     // Compaction moves pinned pages.
@@ -224,6 +235,13 @@ typedef struct hicache_options {
   uint32_t copy_method;       // CUDA: HICACHE_COPY_*. 0 elsewhere.
   uint64_t host_numa_nodes;   // Bit n: the host arena's memory comes from NUMA node n; several bits: from each in turn; 0: as the kernel
                               // likes. INVALID_ARGUMENT for a node that the machine does not have.
+  uint32_t copy_calibration;  // CUDA: HICACHE_CALIBRATION_*. Others ignore it.
+  // CUDA: the slowdown of compute that is accepted beside copies of a direction, in per mille, 1 to 10000 (else INVALID_ARGUMENT); 0: 200, what the
+  // default methods cost. While a step is about, AUTO takes methods under it by a table of measured costs (docs/PERFORMANCE.md): the copy
+  // engine alone costs least and is used whatever it costs. Others ignore it.
+  uint32_t h2d_slowdown_max_permille;
+  uint32_t d2h_slowdown_max_permille;
+  uint32_t reserved1;         // 0.
 } hicache_options_t;
 
 // Opens an engine and takes all of its memory. On success *engine_out must go to hicache_close once.
@@ -623,6 +641,29 @@ HICACHE_API hicache_status_t hicache_stamp_pages(hicache_engine_t *engine, uint3
 
 // ---- Looking inside -----------------------------------------------------------------------------------------------------
 
+// How fragments of a direction cross the bus: smaller than staged_below and in a run of at least staged_from_run on the host: staged; else at
+// least direct_from: direct; else by kernel. [0]: while nothing crosses the other way; [1]: while copies do.
+typedef struct hicache_copy_choice {
+  uint32_t source;                // HICACHE_CHOICE_*. NONE: all else is 0.
+  uint32_t method;                // HICACHE_COPY_*: AUTO, or the forced one.
+  uint64_t direct_from_bytes[2];
+  uint64_t staged_below_bytes[2];
+  uint64_t staged_from_run_bytes[2];
+  uint32_t direct_up_to_count;    // Transfers of at most so many pages are direct at any size.
+  uint32_t kernel_blocks_alone;   // Of a kernel over the bus while no step is about,
+  uint32_t kernel_blocks_beside;  // and beside compute; 0: none.
+  uint32_t staged_beside;         // 1: the staged path is used beside compute.
+  uint32_t slowdown_max_permille; // The budget that these two come from.
+  uint32_t probes_measured;
+  uint32_t probes_planned;
+  uint32_t calibration_us;        // What measuring took, both directions together.
+  // Measured, alone, in MB (10^6 bytes) a second, at the fragment size nearest to the boundary that was measured; 0: not measured.
+  uint32_t measured_bytes;
+  uint32_t direct_mb_s;
+  uint32_t kernel_mb_s;
+  uint32_t staged_mb_s;
+} hicache_copy_choice_t;
+
 typedef struct hicache_stats {
   uint32_t struct_size;
   uint32_t pool_count;
@@ -641,6 +682,8 @@ typedef struct hicache_stats {
   uint64_t clock_ns;                                  // Virtual time with fault injection, else 0.
   uint64_t transfers_cancelled;
   uint64_t direct_bytes, kernel_bytes, staged_bytes;  // CUDA: what crossed the bus by which of HICACHE_COPY_*.
+  hicache_copy_choice_t h2d_choice;
+  hicache_copy_choice_t d2h_choice;
 } hicache_stats_t;
 HICACHE_API hicache_status_t hicache_stats(hicache_engine_t *engine, hicache_stats_t *stats_out, hicache_error_t *error);
 

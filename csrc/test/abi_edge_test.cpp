@@ -91,6 +91,27 @@ TEST_F(Edge, OptionsAreCheckedFieldByField) {
   expect_refused(HICACHE_INVALID_ARGUMENT, "device_buffer");
 }
 
+// Where nothing crosses a bus there is nothing to choose: the options are taken, and Stats say so.
+TEST_F(Edge, CopyChoiceIsNoneWithoutABus) {
+  options_.copy_calibration = HICACHE_CALIBRATION_OFF;
+  options_.h2d_slowdown_max_permille = 10000;
+  options_.d2h_slowdown_max_permille = 1;
+  for (uint32_t backend : {HICACHE_BACKEND_CPU, HICACHE_BACKEND_NULL}) {
+    options_.backend = backend;
+    hicache_engine_t *engine = nullptr;
+    ASSERT_EQ(hicache_open(&options_, &engine, &error_), HICACHE_OK) << error_.message;
+    hicache_stats_t stats{};
+    stats.struct_size = sizeof stats;
+    std::memset(&stats.h2d_choice, 0xff, 2 * sizeof stats.h2d_choice);
+    ASSERT_EQ(hicache_stats(engine, &stats, &error_), HICACHE_OK) << error_.message;
+    const hicache_copy_choice_t none{};
+    EXPECT_EQ(stats.h2d_choice.source, HICACHE_CHOICE_NONE);
+    EXPECT_EQ(std::memcmp(&stats.h2d_choice, &none, sizeof none), 0);
+    EXPECT_EQ(std::memcmp(&stats.d2h_choice, &none, sizeof none), 0);
+    EXPECT_EQ(hicache_close(engine, &error_), HICACHE_OK);
+  }
+}
+
 TEST_F(Edge, PoolsAreCheckedFieldByField) {
   pools_[0].role = 7;
   expect_refused(HICACHE_INVALID_ARGUMENT, "pools[0].role");
@@ -136,6 +157,14 @@ TEST_F(Edge, PoolsAreCheckedFieldByField) {
   expect_refused(HICACHE_INVALID_ARGUMENT, "copy_method");
   options_.copy_method = HICACHE_COPY_STAGED;
   expect_refused(HICACHE_UNSUPPORTED, "copy_method");
+  options_.copy_calibration = 2;
+  expect_refused(HICACHE_INVALID_ARGUMENT, "copy_calibration");
+  options_.h2d_slowdown_max_permille = 10001;
+  expect_refused(HICACHE_INVALID_ARGUMENT, "h2d_slowdown_max_permille is 10001, at most 10000");
+  options_.d2h_slowdown_max_permille = 10001;
+  expect_refused(HICACHE_INVALID_ARGUMENT, "d2h_slowdown_max_permille is 10001, at most 10000");
+  options_.reserved1 = 1;
+  expect_refused(HICACHE_INVALID_ARGUMENT, "reserved1");
   options_.request_tokens_max = 1u << 30;
   expect_refused(HICACHE_INFEASIBLE, "");
 }

@@ -98,6 +98,21 @@ HICACHE_COPY_DIRECT = 1
 HICACHE_COPY_KERNEL = 2
 # The copy engine for what is contiguous on the host, a kernel to and from a ring on the device for the rest.
 HICACHE_COPY_STAGED = 3
+# Whether open measures how fast each method is here, for AUTO: under 100 ms, on memory that nobody uses yet. Without it a table decides.
+# Where there is something to choose; HICACHE_CUDA_CALIBRATE=0 in the environment turns it off.
+HICACHE_CALIBRATION_AUTO = 0
+HICACHE_CALIBRATION_OFF = 1
+# Where a direction's choice comes from.
+# No copies cross a bus: every backend but CUDA.
+HICACHE_CHOICE_NONE = 0
+# The library's table: calibration off or not possible, or pages leave nothing to choose.
+HICACHE_CHOICE_TABLE = 1
+# copy_method, or HICACHE_CUDA_METHOD in the environment.
+HICACHE_CHOICE_FORCED = 2
+# Measured until the time was over; the table for the rest.
+HICACHE_CHOICE_PARTLY = 3
+# Measured.
+HICACHE_CHOICE_CALIBRATED = 4
 # Deliberate faults, to show that the checks catch them. Accepted only by a build with HICACHE_SABOTAGE, else UNSUPPORTED.
 # Transfers use virtual ids as places.
 HICACHE_SABOTAGE_VIRTUAL_ON_WIRE = 1
@@ -308,6 +323,15 @@ class hicache_options_t(Structure):
         # Bit n: the host arena's memory comes from NUMA node n; several bits: from each in turn; 0: as the kernel
         # likes. INVALID_ARGUMENT for a node that the machine does not have.
         ("host_numa_nodes", c_uint64),
+        # CUDA: HICACHE_CALIBRATION_*. Others ignore it.
+        ("copy_calibration", c_uint32),
+        # CUDA: the slowdown of compute that is accepted beside copies of a direction, in per mille, 1 to 10000 (else INVALID_ARGUMENT); 0: 200, what the
+        # default methods cost. While a step is about, AUTO takes methods under it by a table of measured costs (docs/PERFORMANCE.md): the copy
+        # engine alone costs least and is used whatever it costs. Others ignore it.
+        ("h2d_slowdown_max_permille", c_uint32),
+        ("d2h_slowdown_max_permille", c_uint32),
+        # 0.
+        ("reserved1", c_uint32),
     ]
 
     def __init__(self, **fields):
@@ -590,6 +614,39 @@ class hicache_stamp_t(Structure):
     ]
 
 
+# How fragments of a direction cross the bus: smaller than staged_below and in a run of at least staged_from_run on the host: staged; else at
+# least direct_from: direct; else by kernel. [0]: while nothing crosses the other way; [1]: while copies do.
+class hicache_copy_choice_t(Structure):
+    _fields_ = [
+        # HICACHE_CHOICE_*. NONE: all else is 0.
+        ("source", c_uint32),
+        # HICACHE_COPY_*: AUTO, or the forced one.
+        ("method", c_uint32),
+        ("direct_from_bytes", c_uint64 * 2),
+        ("staged_below_bytes", c_uint64 * 2),
+        ("staged_from_run_bytes", c_uint64 * 2),
+        # Transfers of at most so many pages are direct at any size.
+        ("direct_up_to_count", c_uint32),
+        # Of a kernel over the bus while no step is about,
+        ("kernel_blocks_alone", c_uint32),
+        # and beside compute; 0: none.
+        ("kernel_blocks_beside", c_uint32),
+        # 1: the staged path is used beside compute.
+        ("staged_beside", c_uint32),
+        # The budget that these two come from.
+        ("slowdown_max_permille", c_uint32),
+        ("probes_measured", c_uint32),
+        ("probes_planned", c_uint32),
+        # What measuring took, both directions together.
+        ("calibration_us", c_uint32),
+        # Measured, alone, in MB (10^6 bytes) a second, at the fragment size nearest to the boundary that was measured; 0: not measured.
+        ("measured_bytes", c_uint32),
+        ("direct_mb_s", c_uint32),
+        ("kernel_mb_s", c_uint32),
+        ("staged_mb_s", c_uint32),
+    ]
+
+
 class hicache_stats_t(Structure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -643,6 +700,8 @@ class hicache_stats_t(Structure):
         ("kernel_bytes", c_uint64),
         # CUDA: what crossed the bus by which of HICACHE_COPY_*.
         ("staged_bytes", c_uint64),
+        ("h2d_choice", hicache_copy_choice_t),
+        ("d2h_choice", hicache_copy_choice_t),
     ]
 
     def __init__(self, **fields):
@@ -722,7 +781,7 @@ LAYOUT = {
     "hicache_fault_options.fail_ppm": 24,
     "hicache_fault_options.hold": 28,
     "hicache_fault_options.delay_max_ns": 32,
-    "hicache_options": 168,
+    "hicache_options": 184,
     "hicache_options.struct_size": 0,
     "hicache_options.abi_version": 4,
     "hicache_options.backend": 8,
@@ -749,6 +808,10 @@ LAYOUT = {
     "hicache_options.transfer_pages_max": 152,
     "hicache_options.copy_method": 156,
     "hicache_options.host_numa_nodes": 160,
+    "hicache_options.copy_calibration": 168,
+    "hicache_options.h2d_slowdown_max_permille": 172,
+    "hicache_options.d2h_slowdown_max_permille": 176,
+    "hicache_options.reserved1": 180,
     "hicache_pool_info": 176,
     "hicache_pool_info.struct_size": 0,
     "hicache_pool_info.direction": 4,
@@ -876,7 +939,25 @@ LAYOUT = {
     "hicache_stamp.digest": 0,
     "hicache_stamp.page": 8,
     "hicache_stamp.token_count": 12,
-    "hicache_stats": 296,
+    "hicache_copy_choice": 104,
+    "hicache_copy_choice.source": 0,
+    "hicache_copy_choice.method": 4,
+    "hicache_copy_choice.direct_from_bytes": 8,
+    "hicache_copy_choice.staged_below_bytes": 24,
+    "hicache_copy_choice.staged_from_run_bytes": 40,
+    "hicache_copy_choice.direct_up_to_count": 56,
+    "hicache_copy_choice.kernel_blocks_alone": 60,
+    "hicache_copy_choice.kernel_blocks_beside": 64,
+    "hicache_copy_choice.staged_beside": 68,
+    "hicache_copy_choice.slowdown_max_permille": 72,
+    "hicache_copy_choice.probes_measured": 76,
+    "hicache_copy_choice.probes_planned": 80,
+    "hicache_copy_choice.calibration_us": 84,
+    "hicache_copy_choice.measured_bytes": 88,
+    "hicache_copy_choice.direct_mb_s": 92,
+    "hicache_copy_choice.kernel_mb_s": 96,
+    "hicache_copy_choice.staged_mb_s": 100,
+    "hicache_stats": 504,
     "hicache_stats.struct_size": 0,
     "hicache_stats.pool_count": 4,
     "hicache_stats.takes": 8,
@@ -915,6 +996,8 @@ LAYOUT = {
     "hicache_stats.direct_bytes": 272,
     "hicache_stats.kernel_bytes": 280,
     "hicache_stats.staged_bytes": 288,
+    "hicache_stats.h2d_choice": 296,
+    "hicache_stats.d2h_choice": 400,
     "hicache_pool_stats": 88,
     "hicache_pool_stats.struct_size": 0,
     "hicache_pool_stats.reserved0": 4,
@@ -957,6 +1040,7 @@ STRUCTS = {
     "hicache_host_take": hicache_host_take_t,
     "hicache_host_pages": hicache_host_pages_t,
     "hicache_stamp": hicache_stamp_t,
+    "hicache_copy_choice": hicache_copy_choice_t,
     "hicache_stats": hicache_stats_t,
     "hicache_pool_stats": hicache_pool_stats_t,
     "hicache_call": hicache_call_t,

@@ -124,8 +124,10 @@ TEST(CudaBackend, StateLargerThanAQuantum) {
 }
 
 TEST(CudaBackend, LayersArriveOneByOne) {
+  CopyTuning cut_everything;
+  cut_everything.layer_bytes_min = cut_everything.layered_bytes_min = 0;
   Rig rig({pool(false, 16, 2048, 2048, range(0, 12, 2)), pool(false, 16, 1024, 1024, range(1, 12, 2))}, 96 * kMiB, 96 * kMiB,
-          {.layer_bytes_min = 0, .layered_bytes_min = 0});
+          cut_everything);
   ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
   // Twice through the same slot: the second ticket's waits must not be fooled by the first's values.
   for (uint32_t round = 0; round < 3; round++) {

@@ -25,7 +25,7 @@ extern "C" __attribute__((visibility("default"))) int bench_open() {
   beside_loads = scattered(512, 4, 2048, 1024, 3);
   CopyTuning tuning;
   tuning.method = CopyMethod::kKernel;
-  tuning.kernel_blocks_alone = tuning.kernel_blocks; // The compute beside it is not opened as steps.
+  for (CopyChoice &choice : tuning.choice) choice.kernel_blocks_alone = 2; // The compute beside it is not opened as steps.
   beside_small = new Rig({pool(false, 1, 2 * kKiB, 0, {0})}, 2 * kGiB, kGiB, tuning);
   must_open(*beside_small);
   beside_rows = scattered(32768, 8, 1 << 19, 1 << 19, 1);

@@ -84,7 +84,7 @@ void fragments() {
         if (method == CopyMethod::kDirect && blocks != 2) continue;
         CopyTuning tuning;
         tuning.method = method;
-        tuning.kernel_blocks = tuning.kernel_blocks_alone = blocks;
+        for (CopyChoice &choice : tuning.choice) choice.kernel_blocks_alone = blocks;
         Rig rig({pool(false, 1, bytes, 0, {0})}, 2 * kGiB, kGiB, tuning);
         must_open(rig);
         const auto pages = static_cast<uint32_t>(kGiB / bytes), each = static_cast<uint32_t>(64 * kMiB / bytes);

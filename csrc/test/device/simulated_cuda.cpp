@@ -1,6 +1,6 @@
 // A CUDA driver made of host threads, with the part of the driver's ABI that the backend uses: streams run on threads of their own, as late
-// as they like, events and waits order them, memory is checked. It shows on any machine whether the backend orders its work rightly; it
-// says nothing about speed. Loaded by path (HICACHE_LIBCUDA), never linked.
+// as they like, events and waits order them, memory is checked. It shows on any machine whether the backend orders its work rightly; of
+// speed it says what a test makes up. Loaded by path (HICACHE_LIBCUDA), never linked.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -89,7 +89,23 @@ struct Event {
   std::mutex mutex;
   std::condition_variable changed;
   uint64_t recorded = 0, passed = 0;
+  double at_ns = 0; // Of the stream's simulated time, when it passed last.
 };
+
+// Simulated time, for tests of what measures it: each stream has its own, which copies and kernels lengthen by what the test's function
+// says, and events carry from one stream to another. Without a function nothing takes time.
+struct Work {
+  int kind;      // 0: the copy engine; 1: a kernel that reads or writes host memory; 2: a kernel inside the device.
+  int direction; // 0: to the device; 1: from it; 2: neither.
+  uint64_t bytes;
+  uint64_t count;
+  unsigned blocks;
+};
+std::atomic<double (*)(const Work *)> cost_ns{nullptr};
+std::atomic<int> slow_us{0};                           // What each piece of work really takes besides.
+std::atomic<int> fail_countdown{-1};                   // After so many copies and launches
+std::atomic<CuResult> fail_result{0};                  // the device fails with this.
+std::atomic<uint64_t> memory_limit{uint64_t{1} << 32}; // Larger allocations fail.
 
 void jitter() {
   static const int us = environment("SIMULATED_CUDA_JITTER_US", 0);
@@ -110,6 +126,7 @@ struct Stream {
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
   bool stopping = false, busy = false;
+  double now_ns = 0; // Its own thread's.
   std::thread thread;
 
   explicit Stream(CuContext c) : context(c), thread([this] { run(); }) {}
@@ -185,6 +202,17 @@ CuResult entry(CuStream stream) {
 #define ENTER(...)                                                                                                                         \
   if (CuResult entered = entry(__VA_ARGS__); entered != cu::kSuccess) return entered
 
+// One piece of work of a stream: takes simulated time, and may be what the device fails at.
+void spend(Stream *stream, const Work &work) {
+  if (const auto cost = cost_ns.load(); cost != nullptr) stream->now_ns += cost(&work);
+  if (const int us = slow_us; us != 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
+  if (fail_countdown >= 0 && fail_countdown.fetch_sub(1) == 0) sticky = fail_result.load();
+}
+int direction_of(uint64_t target, uint64_t source) {
+  const bool to = on_device(target, 1), from = on_device(source, 1);
+  return to && !from ? 0 : from && !to ? 1 : 2;
+}
+
 void copy_now(uint64_t target, uint64_t source, size_t bytes) {
   std::memcpy(reinterpret_cast<void *>(target), reinterpret_cast<const void *>(source), bytes);
 }
@@ -194,6 +222,15 @@ void copy_now(uint64_t target, uint64_t source, size_t bytes) {
 // ---- For tests, by dlsym ----
 
 extern "C" __attribute__((visibility("default"))) void simulated_cuda_fail(int result) { sticky = result; }
+extern "C" __attribute__((visibility("default"))) void simulated_cuda_costs(double (*function)(const void *)) {
+  cost_ns = reinterpret_cast<double (*)(const Work *)>(function);
+}
+extern "C" __attribute__((visibility("default"))) void simulated_cuda_slow(int us) { slow_us = us; }
+extern "C" __attribute__((visibility("default"))) void simulated_cuda_fail_after(int count, int result) {
+  fail_result = result;
+  fail_countdown = count;
+}
+extern "C" __attribute__((visibility("default"))) void simulated_cuda_memory_limit(unsigned long long bytes) { memory_limit = bytes; }
 extern "C" __attribute__((visibility("default"))) void simulated_cuda_capture(CuStream stream, int on) {
   stream_of(stream)->capturing = on != 0;
 }
@@ -267,7 +304,7 @@ SIMULATED cuThreadExchangeStreamCaptureMode(int *mode) {
 SIMULATED cuMemGetInfo_v2(size_t *free, size_t *total) { return *free = *total = size_t{1} << 33, cu::kSuccess; }
 SIMULATED cuMemAlloc_v2(CuAddress *address, size_t bytes) {
   ENTER();
-  if (bytes > (size_t{1} << 32)) return cu::kOutOfMemory;
+  if (bytes > memory_limit) return cu::kOutOfMemory;
   void *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(memory, 0xa5, bytes);
   *address = reinterpret_cast<CuAddress>(memory);
@@ -391,10 +428,11 @@ SIMULATED cuEventRecord(CuEvent handle, CuStream stream) {
     std::lock_guard lock(event->mutex);
     mine = ++event->recorded;
   }
-  stream_of(stream)->push([event, mine] {
+  stream_of(stream)->push([event, mine, on = stream_of(stream)] {
     {
       std::lock_guard lock(event->mutex);
       event->passed = std::max(event->passed, mine);
+      event->at_ns = on->now_ns;
     }
     event->changed.notify_all();
   });
@@ -413,7 +451,18 @@ SIMULATED cuEventSynchronize(CuEvent handle) {
   event->changed.wait(lock, [&] { return event->passed == event->recorded; });
   return cu::kSuccess;
 }
-SIMULATED cuEventElapsedTime(float *ms, CuEvent, CuEvent) { return *ms = 1, cu::kSuccess; }
+SIMULATED cuEventElapsedTime(float *ms, CuEvent from, CuEvent to) {
+  ENTER();
+  if (cost_ns.load() == nullptr) return *ms = 1, cu::kSuccess;
+  double at[2];
+  for (int i = 0; i < 2; i++) {
+    auto *event = static_cast<Event *>(i == 0 ? from : to);
+    std::lock_guard lock(event->mutex);
+    if (event->passed != event->recorded) return cu::kNotReady;
+    at[i] = event->at_ns;
+  }
+  return *ms = static_cast<float>((at[1] - at[0]) / 1e6), cu::kSuccess;
+}
 SIMULATED cuStreamWaitEvent(CuStream stream, CuEvent handle, unsigned) {
   ENTER(stream);
   auto *event = static_cast<Event *>(handle);
@@ -422,9 +471,11 @@ SIMULATED cuStreamWaitEvent(CuStream stream, CuEvent handle, unsigned) {
     std::lock_guard lock(event->mutex);
     until = event->recorded;
   }
-  stream_of(stream)->push([event, until] {
+  stream_of(stream)->push([event, until, on = stream_of(stream)] {
     std::unique_lock lock(event->mutex);
-    event->changed.wait(lock, [&] { return event->passed >= until; });
+    // What failed records no more events.
+    while (!event->changed.wait_for(lock, std::chrono::milliseconds(5), [&] { return event->passed >= until; }) && sticky == 0) {}
+    on->now_ns = std::max(on->now_ns, event->at_ns);
   });
   return cu::kSuccess;
 }
@@ -452,7 +503,10 @@ SIMULATED cuMemcpyAsync(CuAddress target, CuAddress source, size_t bytes, CuStre
   if (!on_device(target, bytes) && !on_device(source, bytes)) return cu::kInvalidValue;
   const bool pageable = !touchable(target, bytes) || !touchable(source, bytes);
   if (!pageable) {
-    stream_of(stream)->push([=] { copy_now(target, source, bytes); });
+    stream_of(stream)->push([=, on = stream_of(stream)] {
+      spend(on, {0, direction_of(target, source), bytes, 1, 0});
+      copy_now(target, source, bytes);
+    });
     return cu::kSuccess;
   }
   std::unique_lock alone(driver);
@@ -477,7 +531,10 @@ SIMULATED cuMemcpyBatchAsync_v2(CuAddress *targets, CuAddress *sources, size_t *
     if (!touchable(targets[i], sizes[i]) || !touchable(sources[i], sizes[i])) return cu::kInvalidValue;
     all.push_back({targets[i], sources[i], sizes[i]});
   }
-  stream_of(stream)->push([all] {
+  stream_of(stream)->push([all, on = stream_of(stream)] {
+    uint64_t bytes = 0;
+    for (const One &one : all) bytes += one.bytes;
+    if (!all.empty()) spend(on, {0, direction_of(all[0].target, all[0].source), bytes, all.size(), 0});
     for (auto one = all.rbegin(); one != all.rend(); ++one) copy_now(one->target, one->source, one->bytes); // In no promised order.
   });
   return cu::kSuccess;
@@ -501,9 +558,13 @@ namespace {
 
 using Body = std::function<void()>;
 
-Body copy_kernel(const kernel::CopyArgs &args) {
-  return [args] {
+Body copy_kernel(const kernel::CopyArgs &args, unsigned blocks, Stream *on) {
+  return [args, blocks, on] {
     const kernel::Fragment *list = args.list != nullptr ? args.list : args.inline_list;
+    if (args.count != 0) {
+      const int direction = direction_of(args.target_base + list[0].target, args.source_base + list[0].source);
+      spend(on, {direction == 2 ? 2 : 1, direction, args.piece_bytes * args.pieces * args.count, args.count, blocks});
+    }
     for (uint32_t i = 0; i < args.count; i++) {
       for (uint32_t j = 0; j < args.pieces; j++) {
         const uint64_t to = args.target_base + list[i].target + j * args.target_stride,
@@ -592,14 +653,14 @@ SIMULATED cuModuleLoadData(CuModule *module, const void *) {
 }
 SIMULATED cuModuleUnload(CuModule module) { return delete static_cast<int *>(module), cu::kSuccess; }
 SIMULATED cuModuleGetFunction(CuFunction *function, CuModule, const char *name) { return *function = new std::string(name), cu::kSuccess; }
-SIMULATED cuLaunchKernel(CuFunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CuStream stream,
+SIMULATED cuLaunchKernel(CuFunction function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CuStream stream,
                          void **parameters, void **) {
   ENTER(stream);
   const std::string &name = *static_cast<std::string *>(function);
   const void *args = parameters[0];
   Body body;
   if (name == "hicache_page_move" || name == "hicache_page_copy" || name == "hicache_page_copy_small")
-    body = copy_kernel(as<kernel::CopyArgs>(args));
+    body = copy_kernel(as<kernel::CopyArgs>(args), blocks, stream_of(stream));
   if (name == "hicache_page_zero") body = zero_kernel(as<kernel::ZeroArgs>(args));
   if (name == "hicache_table_patch") body = patch_kernel(as<kernel::PatchArgs>(args));
   if (name == "hicache_page_stamp") body = stamp_kernel(as<kernel::StampArgs>(args));

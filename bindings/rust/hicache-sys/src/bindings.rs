@@ -114,6 +114,21 @@ pub const HICACHE_COPY_DIRECT: u32 = 1;
 pub const HICACHE_COPY_KERNEL: u32 = 2;
 /// The copy engine for what is contiguous on the host, a kernel to and from a ring on the device for the rest.
 pub const HICACHE_COPY_STAGED: u32 = 3;
+/// Whether open measures how fast each method is here, for AUTO: under 100 ms, on memory that nobody uses yet. Without it a table decides.
+/// Where there is something to choose; HICACHE_CUDA_CALIBRATE=0 in the environment turns it off.
+pub const HICACHE_CALIBRATION_AUTO: u32 = 0;
+pub const HICACHE_CALIBRATION_OFF: u32 = 1;
+/// Where a direction's choice comes from.
+/// No copies cross a bus: every backend but CUDA.
+pub const HICACHE_CHOICE_NONE: u32 = 0;
+/// The library's table: calibration off or not possible, or pages leave nothing to choose.
+pub const HICACHE_CHOICE_TABLE: u32 = 1;
+/// copy_method, or HICACHE_CUDA_METHOD in the environment.
+pub const HICACHE_CHOICE_FORCED: u32 = 2;
+/// Measured until the time was over; the table for the rest.
+pub const HICACHE_CHOICE_PARTLY: u32 = 3;
+/// Measured.
+pub const HICACHE_CHOICE_CALIBRATED: u32 = 4;
 /// Deliberate faults, to show that the checks catch them. Accepted only by a build with HICACHE_SABOTAGE, else UNSUPPORTED.
 /// Transfers use virtual ids as places.
 pub const HICACHE_SABOTAGE_VIRTUAL_ON_WIRE: u32 = 1;
@@ -332,6 +347,15 @@ pub struct hicache_options_t {
     /// Bit n: the host arena's memory comes from NUMA node n; several bits: from each in turn; 0: as the kernel
     /// likes. INVALID_ARGUMENT for a node that the machine does not have.
     pub host_numa_nodes: u64,
+    /// CUDA: HICACHE_CALIBRATION_*. Others ignore it.
+    pub copy_calibration: u32,
+    /// CUDA: the slowdown of compute that is accepted beside copies of a direction, in per mille, 1 to 10000 (else INVALID_ARGUMENT); 0: 200, what the
+    /// default methods cost. While a step is about, AUTO takes methods under it by a table of measured costs (docs/PERFORMANCE.md): the copy
+    /// engine alone costs least and is used whatever it costs. Others ignore it.
+    pub h2d_slowdown_max_permille: u32,
+    pub d2h_slowdown_max_permille: u32,
+    /// 0.
+    pub reserved1: u32,
 }
 
 impl Default for hicache_options_t {
@@ -752,6 +776,47 @@ impl Default for hicache_stamp_t {
     }
 }
 
+/// How fragments of a direction cross the bus: smaller than staged_below and in a run of at least staged_from_run on the host: staged; else at
+/// least direct_from: direct; else by kernel. \[0\]: while nothing crosses the other way; \[1\]: while copies do.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hicache_copy_choice_t {
+    /// HICACHE_CHOICE_*. NONE: all else is 0.
+    pub source: u32,
+    /// HICACHE_COPY_*: AUTO, or the forced one.
+    pub method: u32,
+    pub direct_from_bytes: [u64; 2],
+    pub staged_below_bytes: [u64; 2],
+    pub staged_from_run_bytes: [u64; 2],
+    /// Transfers of at most so many pages are direct at any size.
+    pub direct_up_to_count: u32,
+    /// Of a kernel over the bus while no step is about,
+    pub kernel_blocks_alone: u32,
+    /// and beside compute; 0: none.
+    pub kernel_blocks_beside: u32,
+    /// 1: the staged path is used beside compute.
+    pub staged_beside: u32,
+    /// The budget that these two come from.
+    pub slowdown_max_permille: u32,
+    pub probes_measured: u32,
+    pub probes_planned: u32,
+    /// What measuring took, both directions together.
+    pub calibration_us: u32,
+    /// Measured, alone, in MB (10^6 bytes) a second, at the fragment size nearest to the boundary that was measured; 0: not measured.
+    pub measured_bytes: u32,
+    pub direct_mb_s: u32,
+    pub kernel_mb_s: u32,
+    pub staged_mb_s: u32,
+}
+
+impl Default for hicache_copy_choice_t {
+    /// All zero, with struct_size set where there is one.
+    fn default() -> Self {
+        // SAFETY: integers and raw pointers; all of them may be zero.
+        unsafe { core::mem::zeroed() }
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct hicache_stats_t {
@@ -806,6 +871,8 @@ pub struct hicache_stats_t {
     pub kernel_bytes: u64,
     /// CUDA: what crossed the bus by which of HICACHE_COPY_*.
     pub staged_bytes: u64,
+    pub h2d_choice: hicache_copy_choice_t,
+    pub d2h_choice: hicache_copy_choice_t,
 }
 
 impl Default for hicache_stats_t {
@@ -906,7 +973,7 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_fault_options.fail_ppm", 24, offset_of!(hicache_fault_options_t, fail_ppm)),
     ("hicache_fault_options.hold", 28, offset_of!(hicache_fault_options_t, hold)),
     ("hicache_fault_options.delay_max_ns", 32, offset_of!(hicache_fault_options_t, delay_max_ns)),
-    ("hicache_options", 168, size_of::<hicache_options_t>()),
+    ("hicache_options", 184, size_of::<hicache_options_t>()),
     ("hicache_options.struct_size", 0, offset_of!(hicache_options_t, struct_size)),
     ("hicache_options.abi_version", 4, offset_of!(hicache_options_t, abi_version)),
     ("hicache_options.backend", 8, offset_of!(hicache_options_t, backend)),
@@ -933,6 +1000,10 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_options.transfer_pages_max", 152, offset_of!(hicache_options_t, transfer_pages_max)),
     ("hicache_options.copy_method", 156, offset_of!(hicache_options_t, copy_method)),
     ("hicache_options.host_numa_nodes", 160, offset_of!(hicache_options_t, host_numa_nodes)),
+    ("hicache_options.copy_calibration", 168, offset_of!(hicache_options_t, copy_calibration)),
+    ("hicache_options.h2d_slowdown_max_permille", 172, offset_of!(hicache_options_t, h2d_slowdown_max_permille)),
+    ("hicache_options.d2h_slowdown_max_permille", 176, offset_of!(hicache_options_t, d2h_slowdown_max_permille)),
+    ("hicache_options.reserved1", 180, offset_of!(hicache_options_t, reserved1)),
     ("hicache_pool_info", 176, size_of::<hicache_pool_info_t>()),
     ("hicache_pool_info.struct_size", 0, offset_of!(hicache_pool_info_t, struct_size)),
     ("hicache_pool_info.direction", 4, offset_of!(hicache_pool_info_t, direction)),
@@ -1060,7 +1131,25 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_stamp.digest", 0, offset_of!(hicache_stamp_t, digest)),
     ("hicache_stamp.page", 8, offset_of!(hicache_stamp_t, page)),
     ("hicache_stamp.token_count", 12, offset_of!(hicache_stamp_t, token_count)),
-    ("hicache_stats", 296, size_of::<hicache_stats_t>()),
+    ("hicache_copy_choice", 104, size_of::<hicache_copy_choice_t>()),
+    ("hicache_copy_choice.source", 0, offset_of!(hicache_copy_choice_t, source)),
+    ("hicache_copy_choice.method", 4, offset_of!(hicache_copy_choice_t, method)),
+    ("hicache_copy_choice.direct_from_bytes", 8, offset_of!(hicache_copy_choice_t, direct_from_bytes)),
+    ("hicache_copy_choice.staged_below_bytes", 24, offset_of!(hicache_copy_choice_t, staged_below_bytes)),
+    ("hicache_copy_choice.staged_from_run_bytes", 40, offset_of!(hicache_copy_choice_t, staged_from_run_bytes)),
+    ("hicache_copy_choice.direct_up_to_count", 56, offset_of!(hicache_copy_choice_t, direct_up_to_count)),
+    ("hicache_copy_choice.kernel_blocks_alone", 60, offset_of!(hicache_copy_choice_t, kernel_blocks_alone)),
+    ("hicache_copy_choice.kernel_blocks_beside", 64, offset_of!(hicache_copy_choice_t, kernel_blocks_beside)),
+    ("hicache_copy_choice.staged_beside", 68, offset_of!(hicache_copy_choice_t, staged_beside)),
+    ("hicache_copy_choice.slowdown_max_permille", 72, offset_of!(hicache_copy_choice_t, slowdown_max_permille)),
+    ("hicache_copy_choice.probes_measured", 76, offset_of!(hicache_copy_choice_t, probes_measured)),
+    ("hicache_copy_choice.probes_planned", 80, offset_of!(hicache_copy_choice_t, probes_planned)),
+    ("hicache_copy_choice.calibration_us", 84, offset_of!(hicache_copy_choice_t, calibration_us)),
+    ("hicache_copy_choice.measured_bytes", 88, offset_of!(hicache_copy_choice_t, measured_bytes)),
+    ("hicache_copy_choice.direct_mb_s", 92, offset_of!(hicache_copy_choice_t, direct_mb_s)),
+    ("hicache_copy_choice.kernel_mb_s", 96, offset_of!(hicache_copy_choice_t, kernel_mb_s)),
+    ("hicache_copy_choice.staged_mb_s", 100, offset_of!(hicache_copy_choice_t, staged_mb_s)),
+    ("hicache_stats", 504, size_of::<hicache_stats_t>()),
     ("hicache_stats.struct_size", 0, offset_of!(hicache_stats_t, struct_size)),
     ("hicache_stats.pool_count", 4, offset_of!(hicache_stats_t, pool_count)),
     ("hicache_stats.takes", 8, offset_of!(hicache_stats_t, takes)),
@@ -1099,6 +1188,8 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_stats.direct_bytes", 272, offset_of!(hicache_stats_t, direct_bytes)),
     ("hicache_stats.kernel_bytes", 280, offset_of!(hicache_stats_t, kernel_bytes)),
     ("hicache_stats.staged_bytes", 288, offset_of!(hicache_stats_t, staged_bytes)),
+    ("hicache_stats.h2d_choice", 296, offset_of!(hicache_stats_t, h2d_choice)),
+    ("hicache_stats.d2h_choice", 400, offset_of!(hicache_stats_t, d2h_choice)),
     ("hicache_pool_stats", 88, size_of::<hicache_pool_stats_t>()),
     ("hicache_pool_stats.struct_size", 0, offset_of!(hicache_pool_stats_t, struct_size)),
     ("hicache_pool_stats.reserved0", 4, offset_of!(hicache_pool_stats_t, reserved0)),

@@ -1,0 +1,183 @@
+// What turns the copies of jobs into a quantum: pieces, the method of each, batches and launches. A part of CopyLane (its thread alone).
+#include <algorithm>
+
+#include "backend_cuda_lane.hpp"
+
+namespace hicache {
+
+namespace {
+
+constexpr uint64_t kBatchBytes = uint64_t{16} << 20; // In one call of the driver.
+constexpr uint32_t kQuantumCopies = 512;             // Direct copies that the thread can queue while the quantum before runs.
+constexpr uint64_t kWholeBytes = uint64_t{4} << 20;  // Pieces are not cut smaller.
+
+// A state may be larger than a quantum and goes in pieces; what is small enough goes whole, so that no sliver is left.
+uint64_t piece_end(uint64_t begin, uint64_t end, uint64_t room) {
+  return end - begin <= std::max(room, kWholeBytes) ? end : begin + std::max(room, kWholeBytes);
+}
+
+} // namespace
+
+bool CopyLane::quantum_full() const {
+  return quantum_bytes_ >= context_.tuning.quantum_bytes || quantum_copies_ >= kQuantumCopies || quantum_fragments_ >= kQuantumFragments;
+}
+
+bool CopyLane::add_copies(TransferJob &job, CuStream stream) {
+  SlotState &slot = slots_[job.slot];
+  few_ = job.page_count <= choice_.direct_up_to_count;
+  while (!job.group.at_end()) {
+    while (job.chunk != nullptr) {
+      if (copy_cancelled(job)) {
+        slot.cut = true;
+        flush(stream);
+        check(context_.words->write(job.slot, kProgressDone, word_stream(stream)),
+              "cuStreamWriteValue32"); // Releases the streams that wait.
+        return true;
+      }
+      if (quantum_full()) return false;
+      const TierCopy &copy = job.chunk->copies[job.chunk_index];
+      const SliceRange &slice = job.group.slices[copy.pool];
+      const PoolLayout &pool = context_.layers->pools()[copy.pool];
+      const uint64_t begin = slice.begin + slot.piece_offset;
+      uint64_t end = piece_end(begin, slice.end, context_.tuning.quantum_bytes - quantum_bytes_);
+      if (end > begin && pool.separate()) {
+        const uint64_t layer_bytes = pool.rows.layer_bytes();
+        SliceRange piece = slice;
+        piece.first_layer = static_cast<uint32_t>(begin / layer_bytes);
+        const uint32_t last = std::max(static_cast<uint32_t>(end / layer_bytes), piece.first_layer + 1);
+        if (end < slice.end && last < slice.last_layer) {
+          piece.last_layer = last;
+          piece.end = last * layer_bytes;
+        }
+        end = piece.end;
+        add_layers(copy, pool, piece, stream);
+        quantum_bytes_ += end - begin;
+      } else if (end > begin) {
+        add_piece(copy, pool, begin, end, stream);
+        quantum_bytes_ += end - begin;
+      }
+      if (end < slice.end) {
+        slot.piece_offset = end - slice.begin;
+        continue;
+      }
+      slot.piece_offset = 0;
+      if (++job.chunk_index == job.chunk->count) {
+        job.chunk = job.chunk->next;
+        job.chunk_index = 0;
+      }
+    }
+    job.group = context_.layers->next_group(job.group, job.pool_mask);
+    job.chunk = job.copies;
+    job.chunk_index = 0;
+    flush(stream);
+    check(context_.words->write(job.slot, job.group.first_layer, word_stream(stream)), "cuStreamWriteValue32");
+  }
+  return true;
+}
+
+void CopyLane::add_piece(const TierCopy &copy, const PoolLayout &pool, uint64_t begin, uint64_t end, CuStream stream) {
+  const CuAddress device = context_.device_bases[copy.pool] + page_offset_bytes(copy.device_page, pool.page_bytes);
+  const CuAddress host = context_.host_bases[copy.pool] + page_offset_bytes(copy.host_page, pool.page_bytes);
+  if (!context_.layers->drops_last_layer() || pool.layer_bytes != 0) {
+    add_fragment(device + begin, host + begin, end - begin, end - begin, stream);
+    return;
+  }
+  // The deliberate fault on interleaved layers: each token's row of the last layer stays behind.
+  for (uint64_t at = begin; at < end;) {
+    const uint64_t row = at / pool.token_bytes * pool.token_bytes;
+    const uint64_t stop = std::min(row + pool.token_bytes - pool.row_bytes, end);
+    if (stop > at) add_fragment(device + at, host + at, stop - at, end - begin, stream);
+    at = row + pool.token_bytes;
+  }
+}
+
+void CopyLane::add_layers(const TierCopy &copy, const PoolLayout &pool, const SliceRange &slice, CuStream stream) {
+  const CuAddress device = context_.device_bases[copy.pool], host = context_.host_bases[copy.pool];
+  cut_slice(pool, slice).each(raw(copy.device_page), raw(copy.host_page), [&](uint64_t d, uint64_t h, uint64_t bytes) {
+    add_fragment(device + d, host + h, bytes, host_runs_[copy.pool], stream);
+  });
+}
+
+const CopySituation &CopyLane::situation() {
+  if (!situation_known_) { // Asking about steps takes the fences' lock: once a quantum, and only where something depends on it.
+    situation_.ring = stage_.available();
+    situation_.compute = context_.fences->compute_about();
+    situation_.other = context_.carrying[!down()].load(std::memory_order_relaxed);
+    situation_known_ = true;
+  }
+  return situation_;
+}
+
+CopyMethod CopyLane::method_for(uint64_t bytes, uint64_t host_run) {
+  if (!context_.kernels->available()) return CopyMethod::kDirect;
+  switch (context_.tuning.method) {
+    case CopyMethod::kDirect: return CopyMethod::kDirect;
+    case CopyMethod::kKernel: return CopyMethod::kKernel;
+    case CopyMethod::kStaged: return stage_.available() ? CopyMethod::kStaged : CopyMethod::kKernel;
+    case CopyMethod::kAuto: break;
+  }
+  if (bytes >= kAlwaysDirectBytes) return CopyMethod::kDirect;
+  CopySituation now = situation();
+  now.few = few_ && host_run == bytes;
+  return choose_method(choice_, bytes, host_run, now);
+}
+
+void CopyLane::add_fragment(CuAddress device, CuAddress host, uint64_t bytes, uint64_t host_run, CuStream stream) {
+  const CuAddress target = down() ? host : device, source = down() ? device : host;
+  counts_.copies.fetch_add(1, std::memory_order_relaxed);
+  const CopyMethod method = method_for(bytes, host_run);
+  const bool sort = host_run < choice_.rows[0].staged_from_run_bytes;
+  if (method == CopyMethod::kStaged && stage_fragment(device, host, bytes, sort, stream)) return;
+  if (method != CopyMethod::kDirect) {
+    if (fragments_.size() == kQuantumFragments || (!fragments_.empty() && fragment_bytes_ != bytes)) flush_kernel(stream);
+    fragment_bytes_ = bytes;
+    fragments_.push_back({source, target});
+    quantum_fragments_++;
+    return;
+  }
+  quantum_copies_++;
+  if (!batch_.join(target, source, bytes)) { // Neighbours on both sides become one copy.
+    if (batch_.size() >= batch_copies_now_) {
+      flush_direct(stream);
+      batch_copies_now_ = context_.tuning.batch_copies;
+    }
+    batch_.add(target, source, bytes);
+  }
+  batch_bytes_ += bytes;
+  if (batch_bytes_ >= kBatchBytes) flush_direct(stream);
+}
+
+void CopyLane::flush(CuStream stream) {
+  flush_direct(stream);
+  flush_kernel(stream);
+  flush_stage(stream);
+}
+
+void CopyLane::flush_direct(CuStream stream) {
+  counts_.direct_bytes.fetch_add(batch_bytes_, std::memory_order_relaxed);
+  batch_bytes_ = 0;
+  send_batch(stream);
+}
+
+void CopyLane::send_batch(CuStream stream) {
+  if (batch_.empty()) return;
+  check(batch_.send(api_, stream), down() ? "queueing copies from the device" : "queueing copies to the device");
+  counts_.batches.fetch_add(1, std::memory_order_relaxed);
+}
+
+void CopyLane::flush_kernel(CuStream stream) {
+  if (fragments_.empty()) return;
+  const unsigned blocks = situation().compute ? std::max(choice_.kernel_blocks_beside, 1u) : choice_.kernel_blocks_alone;
+  launch_fragments(fragments_, fragment_bytes_, blocks, &lists_, stream);
+  counts_.kernel_bytes.fetch_add(fragment_bytes_ * fragments_.size(), std::memory_order_relaxed);
+  fragments_.clear();
+}
+
+void CopyLane::launch_fragments(std::span<const kernel::Fragment> fragments, uint64_t bytes, unsigned blocks, ListRing *lists,
+                                CuStream stream) {
+  uint32_t launches = 0;
+  check(launcher_.copy(*context_.kernels, fragments, bytes, blocks, lists, stream, &launches), "launching page_copy");
+  counts_.kernel_launches.fetch_add(launches, std::memory_order_relaxed);
+}
+
+} // namespace hicache

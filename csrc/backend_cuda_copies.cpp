@@ -1,0 +1,54 @@
+#include "backend_cuda_copies.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hicache {
+
+CuResult CopyBatch::send(const DriverApi &api, CuStream stream) {
+  CuResult r = cu::kSuccess;
+  size_t first = 0;
+  cu::CopyAttributes attributes;
+  if (size() > 1 && api.copy_batch != nullptr) {
+    r = api.copy_batch(targets_.data(), sources_.data(), sizes_.data(), size(), &attributes, &first, 1, stream);
+  } else if (size() > 1 && api.copy_batch_12_8 != nullptr) {
+    size_t failed = 0;
+    r = api.copy_batch_12_8(targets_.data(), sources_.data(), sizes_.data(), size(), &attributes, &first, 1, &failed, stream);
+  } else {
+    for (size_t i = 0; i < size() && r == cu::kSuccess; i++) r = api.copy_async(targets_[i], sources_[i], sizes_[i], stream);
+  }
+  targets_.clear();
+  sources_.clear();
+  sizes_.clear();
+  return r;
+}
+
+CuResult FragmentLauncher::copy(const KernelSet &kernels, std::span<const kernel::Fragment> fragments, uint64_t bytes, unsigned blocks,
+                                ListRing *lists, CuStream stream, uint32_t *launches) {
+  kernel::CopyArgs &args = *args_;
+  args.pieces = 1;
+  args.piece_bytes = bytes;
+  args.source_base = args.target_base = 0;
+  args.source_stride = args.target_stride = 0;
+  while (!fragments.empty()) {
+    void *list = fragments.size() > kernel::kInlineFragments ? lists->fill() : nullptr;
+    const size_t count = list != nullptr ? fragments.size() : std::min<size_t>(fragments.size(), kernel::kInlineFragments);
+    std::memcpy(list != nullptr ? list : args.inline_list, fragments.data(), count * sizeof(kernel::Fragment));
+    args.count = static_cast<uint32_t>(count);
+    args.list = nullptr;
+    if (list != nullptr) {
+      CuAddress address = 0;
+      if (CuResult r = lists->upload(count * sizeof(kernel::Fragment), stream, &address); r != cu::kSuccess) return r;
+      args.list = reinterpret_cast<const kernel::Fragment *>(address);
+    }
+    if (CuResult r = kernels.copy(args, blocks, stream); r != cu::kSuccess) return r;
+    if (list != nullptr) {
+      if (CuResult r = lists->release(stream); r != cu::kSuccess) return r;
+    }
+    fragments = fragments.subspan(count);
+    ++*launches;
+  }
+  return cu::kSuccess;
+}
+
+} // namespace hicache
