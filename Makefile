@@ -152,7 +152,7 @@ test-simulated: bin ## Replays on the CUDA backend, kernels and all, over the si
 
 # The CPU suite on the CUDA backend over the simulated driver of a build folder, and the layouts there and back by every way over the bus. What says
 # nothing about a backend is left out.
-SUITE_ON_DEVICE = export HICACHE_LIBCUDA=$(CURDIR)/$(1)/libsimulated_cuda.so HICACHE_CUDA_QUANTUM_BYTES=1048576 && \
+SUITE_ON_DEVICE = export HICACHE_LIBCUDA=$(CURDIR)/$(1)/libsimulated_cuda.so HICACHE_CUDA_QUANTUM_BYTES=1048576 HICACHE_CUDA_CALIBRATE=0 && \
 	$(1)/hicache_tests --backend cuda --gtest_brief=1 --gtest_filter='-ArenaProperty*:Fences.Whoever*:Golden*:Hammer*:HoleSet*:CallSequences*' && \
 	for method in direct kernel staged; do HICACHE_CUDA_METHOD=$$method \
 	  $(1)/hicache_tests --backend cuda --gtest_brief=1 --gtest_filter='Matrix/HostLayouts*-*reordered' || exit 1; done
