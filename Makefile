@@ -49,11 +49,14 @@ test-c: ## GoogleTest suite of csrc
 	@$(CMAKE) --build build-test -j $(JOBS) --target hicache_tests
 	build-test/hicache_tests --gtest_brief=1
 
-test-device: ## The CUDA backend against a simulated driver; no GPU needed
+test-device: ## The CUDA backend, the CPU suite on it and the device bench against a simulated driver; no GPU needed
 	@$(CONFIGURE) -B build-test >/dev/null
-	@$(CMAKE) --build build-test -j $(JOBS) --target hicache_device_tests hicache_tests
+	@$(CMAKE) --build build-test -j $(JOBS) --target hicache_device_tests hicache_tests hicache_device_bench
 	build-test/hicache_device_tests --simulated build-test/libsimulated_cuda.so --gtest_brief=1
 	$(call SUITE_ON_DEVICE,build-test)
+	HICACHE_LIBCUDA=$(CURDIR)/build-test/libsimulated_cuda.so build-test/hicache_device_bench --smoke >build-test/smoke.jsonl || { cat build-test/smoke.jsonl; exit 1; }
+	! grep '"error"' build-test/smoke.jsonl
+	$(PYTHON) -m unittest discover -s tools
 
 test-go: lib ## Go tests through purego, CGO_ENABLED=0
 	CGO_ENABLED=0 $(GO) build ./...
@@ -143,8 +146,11 @@ test-profiler: ## What a profiler sees of the library's ranges; needs NVTX's hea
 
 test-simulated: bin ## Replays on the CUDA backend, kernels and all, over the simulated driver (no GPU; needs what make cuda fetches)
 	@$(CONFIGURE) -B build-cuda -DHICACHE_TESTS=ON >/dev/null
-	@$(CMAKE) --build build-cuda -j $(JOBS) --target hicache simulated_cuda hicache_tests
+	@$(CMAKE) --build build-cuda -j $(JOBS) --target hicache simulated_cuda hicache_tests hicache_device_tests hicache_device_bench
+	build-cuda/hicache_device_tests --simulated build-cuda/libsimulated_cuda.so --gtest_brief=1
 	$(call SUITE_ON_DEVICE,build-cuda)
+	HICACHE_LIBCUDA=$(CURDIR)/build-cuda/libsimulated_cuda.so build-cuda/hicache_device_bench --smoke >build-cuda/smoke.jsonl || { cat build-cuda/smoke.jsonl; exit 1; }
+	! grep '"error"' build-cuda/smoke.jsonl
 	@rm -rf out/simulated && mkdir -p out/simulated
 	$(SIMULATED) --workload chat --limit 300 --geometry qwen3-next-80b --scale 256 --device 12000tok --host 40000tok
 	$(SIMULATED) --workload agent --limit 100 --geometry gemma-3-27b --scale 256 --device 16000tok --host 50000tok --storage out/simulated/store:64MiB

@@ -12,7 +12,8 @@ import time
 
 import torch
 
-KINDS = {0: "envelopes H2D", 1: "envelopes D2H", 2: "envelopes both ways", 3: "layer-wise loads", 4: "moves at 0.1 TB/s", 5: "rows of 2 KiB H2D", 6: "rows of 2 KiB D2H"}
+KINDS = {0: "envelopes H2D", 1: "envelopes D2H", 2: "envelopes both ways", 3: "layer-wise loads", 4: "moves at 0.1 TB/s", 5: "rows of 2 KiB H2D", 6: "rows of 2 KiB D2H",
+         7: "slices of 32 KiB H2D", 8: "slices of 32 KiB D2H"}
 WINDOW_S, MARGIN_MS = 0.12, 8.0
 
 
@@ -62,7 +63,7 @@ def measure(bench, name, graph, kind, seconds=1.8):
             begin.record(side)
             time.sleep(WINDOW_S)
             end.record(side)
-            down = kind in (1, 6)
+            down = kind in (1, 6, 8)
             rate = [bench.bench_stop(1 if down else 0)]
             if kind == 2:
                 rate.append(bench.bench_stop(1))

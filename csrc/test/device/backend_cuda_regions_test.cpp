@@ -7,15 +7,6 @@
 namespace hicache::device_test {
 namespace {
 
-PoolLayout region(PoolLayout of, uint32_t envelope, uint32_t host_layout, uint64_t pages, uint32_t heads) {
-  of.rows = {
-      {of.k_row_bytes, of.row_bytes - of.k_row_bytes}, static_cast<uint32_t>(of.layer_ids.size()), of.page_tokens, heads, of.page_bytes};
-  of.device_order = envelope_order(of.rows, envelope);
-  of.region_order = region_order(of.rows, host_layout, pages);
-  of.region_pages = pages;
-  return of;
-}
-
 constexpr uint32_t kPages = 20;
 
 void round_trip(uint32_t envelope, uint32_t host_layout, uint32_t tokens, CopyMethod method, uint64_t quantum_bytes, uint64_t *staged_out,

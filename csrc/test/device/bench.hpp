@@ -18,6 +18,12 @@ using namespace device_test;
 
 constexpr uint64_t kKiB = 1024, kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
 
+// Everything once and small, over the simulated driver: shows that it runs. The figures mean nothing then.
+inline bool smoke = false;
+inline uint64_t sized(uint64_t bytes) { return smoke ? bytes / 64 : bytes; }
+inline double lasting(double seconds) { return smoke ? seconds / 50 : seconds; }
+inline int times(int count) { return smoke ? 2 : count; }
+
 inline double now_ms() { return static_cast<double>(steady_now_ns()) / 1e6; }
 
 inline double median(std::vector<double> v) {
@@ -50,7 +56,7 @@ template <class Work> double gpu_ms(CuStream stream, int rounds, Work work) {
   must(api().event_create(&begin, 0), "event");
   must(api().event_create(&end, 0), "event");
   std::vector<double> all;
-  for (int i = 0; i <= rounds; i++) {
+  for (int i = 0; i <= times(rounds); i++) {
     must(api().event_record(begin, stream), "record");
     work();
     must(api().event_record(end, stream), "record");
@@ -135,13 +141,59 @@ inline std::vector<std::vector<TierCopy>> scattered(uint32_t pages_each, uint32_
 inline double rate_of(Rig &rig, uint32_t direction, const std::vector<std::vector<TierCopy>> &batches, double seconds, uint32_t slot = 0) {
   Bulk bulk(rig, direction, batches, slot);
   bulk.start();
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  std::this_thread::sleep_for(std::chrono::duration<double>(lasting(seconds)));
   bulk.stop();
   return bulk.gb_s();
 }
 
 // Envelopes of 2 MiB: 32 layers of 64 KiB, as llama-3-8b at page 16.
-inline std::vector<PoolLayout> llama() { return {pool(false, 16, 2 * kKiB, 2 * kKiB, range(0, 32))}; }
+inline std::vector<PoolLayout> llama() { return {pool(false, 16, sized(2 * kKiB), sized(2 * kKiB), range(0, 32))}; }
+
+// Moves of 2 MiB pages that go on and on, in bursts of 16 MiB, at most `limit_gb_s` of bytes read and written. Pages of `rig` from
+// `first_page` on, 3,000 of them.
+class MovingPages {
+public:
+  MovingPages(Rig &rig, double limit_gb_s, uint32_t first_page = 0) : rig_(rig), limit_gb_s_(limit_gb_s), first_page_(first_page) {}
+  ~MovingPages() { stop(); }
+  void start() {
+    stopping_ = false;
+    thread_ = std::thread([this] { run(); });
+  }
+  void stop() {
+    stopping_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  double gb_s() const { return static_cast<double>(moved_) / ms_ / 1e6; }
+
+private:
+  void run() {
+    api().context_set(caller_context());
+    static std::atomic<uint64_t> sequences{1000000};
+    const auto places = shuffled(kPages, 4);
+    const uint64_t burst_bytes = 2 * kBurst * rig_.order.pools()[0].page_bytes; // Read and written.
+    const double begin = now_ms();
+    moved_ = 0;
+    for (uint32_t k = 0; !stopping_; k++) {
+      PageMove burst[kBurst];
+      for (uint32_t i = 0; i < kBurst; i++) {
+        const uint32_t n = (k * kBurst + i) % (kPages / 2);
+        burst[i] = {0, at(first_page_ + places[n]), at(first_page_ + places[kPages / 2 + n])};
+      }
+      rig_.backend.move_pages(Tier::kDevice, burst, {}, FenceMark::make(kMoverSlot, ++sequences), nullptr);
+      moved_ += burst_bytes;
+      while (static_cast<double>(moved_) / (now_ms() - begin) / 1e6 > limit_gb_s_ && !stopping_) std::this_thread::yield();
+    }
+    ms_ = now_ms() - begin;
+  }
+  static constexpr uint32_t kBurst = 8, kPages = 3000;
+  Rig &rig_;
+  double limit_gb_s_;
+  uint32_t first_page_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+  uint64_t moved_ = 0;
+  double ms_ = 1;
+};
 
 // Bytes a second of contiguous copies in this run, in GB/s.
 struct Ceilings {
@@ -156,15 +208,23 @@ CuFunction test_function(const char *name);
 void ceilings(Rig &rig);
 void envelopes(Rig &rig, const char *name);
 void small_copies(Rig &rig, const char *name);
+void bus_beside_moves(Rig &rig);
 void quanta();
 void fragments();
+// bench_staged.cpp
+PoolLayout slices(uint64_t slice_bytes);
+std::vector<std::vector<TierCopy>> slice_batches(const Rig &rig);
+void staged();
 // bench_layers.cpp
 void layered_load(Rig &rig);
 void call_costs(Rig &rig);
 void graph(Rig &rig);
+void overlap(Rig &rig);
 // bench_device.cpp
 void moves();
 void ids_and_digests();
 void open_time();
+// bench_kernels.cpp
+void kernels_alone(bool timed);
 
 } // namespace hicache::device_bench

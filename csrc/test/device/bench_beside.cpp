@@ -6,13 +6,10 @@ namespace {
 using namespace hicache;
 using namespace hicache::device_bench;
 
-Rig *beside = nullptr, *beside_small = nullptr;
-std::vector<std::vector<TierCopy>> beside_up, beside_down, beside_loads, beside_rows;
+Rig *beside = nullptr, *beside_small = nullptr, *beside_staged = nullptr;
+std::vector<std::vector<TierCopy>> beside_up, beside_down, beside_loads, beside_rows, beside_slices;
 std::unique_ptr<Bulk> beside_bulk[2];
-std::thread beside_moves;
-std::atomic<bool> beside_stopping{false};
-uint64_t beside_moved = 0;
-double beside_moves_ms = 0;
+std::unique_ptr<MovingPages> beside_moves;
 
 } // namespace
 
@@ -29,11 +26,16 @@ extern "C" __attribute__((visibility("default"))) int bench_open() {
   beside_small = new Rig({pool(false, 1, 2 * kKiB, 0, {0})}, 2 * kGiB, kGiB, tuning);
   must_open(*beside_small);
   beside_rows = scattered(32768, 8, 1 << 19, 1 << 19, 1);
+  beside_staged = new Rig({slices(32 * kKiB)}, 2 * kGiB, 0);
+  must_open(*beside_staged);
+  beside_slices = slice_batches(*beside_staged);
   ceilings(*beside);
+  std::fflush(stdout);
   return 0;
 }
 
-// 0, 1: envelopes H2D, D2H; 2: both; 3: layer-wise loads; 4: moves at 0.1 TB/s; 5, 6: rows of 2 KiB by kernel, H2D, D2H.
+// 0, 1: envelopes H2D, D2H; 2: both; 3: layer-wise loads; 4: moves at 0.1 TB/s; 5, 6: rows of 2 KiB by kernel, H2D, D2H; 7, 8: layer
+// slices of 32 KiB into large host runs, H2D, D2H.
 extern "C" __attribute__((visibility("default"))) void bench_start(int kind) {
   api().context_set(caller_context());
   if (kind == 0 || kind == 2) beside_bulk[0] = std::make_unique<Bulk>(*beside, HICACHE_H2D, beside_up, 0);
@@ -41,26 +43,14 @@ extern "C" __attribute__((visibility("default"))) void bench_start(int kind) {
   if (kind == 3) beside_bulk[0] = std::make_unique<Bulk>(*beside, HICACHE_H2D, beside_loads, 0, 2, HICACHE_CLASS_URGENT);
   if (kind == 5) beside_bulk[0] = std::make_unique<Bulk>(*beside_small, HICACHE_H2D, beside_rows, 0);
   if (kind == 6) beside_bulk[1] = std::make_unique<Bulk>(*beside_small, HICACHE_D2H, beside_rows, 8);
+  if (kind == 7) beside_bulk[0] = std::make_unique<Bulk>(*beside_staged, HICACHE_H2D, beside_slices, 0);
+  if (kind == 8) beside_bulk[1] = std::make_unique<Bulk>(*beside_staged, HICACHE_D2H, beside_slices, 8);
   for (auto &bulk : beside_bulk) {
     if (bulk) bulk->start();
   }
   if (kind != 4) return;
-  beside_stopping = false;
-  beside_moves = std::thread([] {
-    api().context_set(caller_context());
-    static uint64_t sequence = 1000000;
-    const auto places = shuffled(3000, 4);
-    const double begin = now_ms();
-    beside_moved = 0;
-    for (uint32_t k = 0; !beside_stopping; k++) {
-      PageMove burst[8];
-      for (uint32_t i = 0; i < 8; i++) burst[i] = {0, at(places[(k * 8 + i) % 1500]), at(places[1500 + (k * 8 + i) % 1500])};
-      beside->backend.move_pages(Tier::kDevice, burst, {}, FenceMark::make(kMoverSlot, ++sequence), nullptr);
-      beside_moved += 2 * 8 * 2 * kMiB; // Read and written.
-      while (static_cast<double>(beside_moved) / (now_ms() - begin) / 1e6 > 100 && !beside_stopping) std::this_thread::yield();
-    }
-    beside_moves_ms = now_ms() - begin;
-  });
+  beside_moves = std::make_unique<MovingPages>(*beside, 100);
+  beside_moves->start();
 }
 
 extern "C" __attribute__((visibility("default"))) double bench_stop(int direction) {
@@ -72,10 +62,10 @@ extern "C" __attribute__((visibility("default"))) double bench_stop(int directio
   if (beside_bulk[direction]) rate = beside_bulk[direction]->gb_s();
   if (beside_bulk[0] && beside_bulk[1] && direction == 0) return rate; // Asked for the other one next.
   for (auto &bulk : beside_bulk) bulk.reset();
-  if (beside_moves.joinable()) {
-    beside_stopping = true;
-    beside_moves.join();
-    rate = static_cast<double>(beside_moved) / beside_moves_ms / 1e6;
+  if (beside_moves) {
+    beside_moves->stop();
+    rate = beside_moves->gb_s();
+    beside_moves.reset();
   }
   return rate;
 }

@@ -5,10 +5,13 @@ namespace hicache::device_bench {
 
 void ceilings(Rig &rig) {
   const CuAddress device = rig.device(0, 0), host = reinterpret_cast<CuAddress>(rig.host(0, 0));
-  ceiling.h2d = kGiB / gpu_ms(rig.stream, 5, [&] { must(api().copy_async(device, host, kGiB, rig.stream), "copy"); }) / 1e6;
-  ceiling.d2h = kGiB / gpu_ms(rig.stream, 5, [&] { must(api().copy_async(host, device, kGiB, rig.stream), "copy"); }) / 1e6;
+  ceiling.h2d = static_cast<double>(sized(kGiB)) /
+                gpu_ms(rig.stream, 5, [&] { must(api().copy_async(device, host, sized(kGiB), rig.stream), "copy"); }) / 1e6;
+  ceiling.d2h = static_cast<double>(sized(kGiB)) /
+                gpu_ms(rig.stream, 5, [&] { must(api().copy_async(host, device, sized(kGiB), rig.stream), "copy"); }) / 1e6;
   ceiling.d2d =
-      4.0 * kGiB / gpu_ms(rig.stream, 5, [&] { must(api().copy_async(device + 2 * kGiB, device, 2 * kGiB, rig.stream), "copy"); }) / 1e6;
+      4.0 * static_cast<double>(sized(kGiB)) /
+      gpu_ms(rig.stream, 5, [&] { must(api().copy_async(device + sized(2 * kGiB), device, sized(2 * kGiB), rig.stream), "copy"); }) / 1e6;
   std::printf("{\"work\": \"ceiling, contiguous\", \"h2d_gb_s\": %.2f, \"d2h_gb_s\": %.2f, \"d2d_read_write_gb_s\": %.0f}\n", ceiling.h2d,
               ceiling.d2h, ceiling.d2d);
 }
@@ -18,7 +21,7 @@ void envelopes(Rig &rig, const char *name) {
   const double h2d = rate_of(rig, HICACHE_H2D, up, 0.5), d2h = rate_of(rig, HICACHE_D2H, down, 0.5, 8);
   Bulk a(rig, HICACHE_H2D, up, 0), b(rig, HICACHE_D2H, down, 8);
   a.start(), b.start();
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  std::this_thread::sleep_for(std::chrono::duration<double>(lasting(0.5)));
   a.stop(), b.stop();
   std::printf("{\"work\": \"envelopes 2 MiB scattered, %s\", \"h2d_gb_s\": %.2f, \"d2h_gb_s\": %.2f, \"h2d_of_ceiling\": %.3f, "
               "\"d2h_of_ceiling\": %.3f, "
@@ -38,7 +41,7 @@ void small_copies(Rig &rig, const char *name) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     for (uint64_t bytes : {4 * kKiB, 2 * kMiB}) {
       std::vector<double> us;
-      for (int i = 0; i < 60; i++) {
+      for (int i = 0; i < times(300); i++) {
         const double begin = now_ms();
         must(direction == HICACHE_H2D ? api().copy_async(scratch, host, bytes, rig.stream)
                                       : api().copy_async(host, scratch, bytes, rig.stream),
@@ -48,13 +51,34 @@ void small_copies(Rig &rig, const char *name) {
         std::this_thread::sleep_for(std::chrono::microseconds(700));
       }
       std::sort(us.begin(), us.end());
-      std::printf("{\"work\": \"another stream's copy during a bulk transfer, %s\", \"direction\": \"%s\", \"bytes\": %llu, \"median_us\": "
-                  "%.0f, \"worst_us\": %.0f}\n",
-                  name, direction == HICACHE_H2D ? "h2d" : "d2h", static_cast<unsigned long long>(bytes), us[us.size() / 2], us.back());
+      const size_t count = us.size();
+      std::printf("{\"work\": \"another stream's copy during a bulk transfer, %s\", \"direction\": \"%s\", \"bytes\": %llu, \"count\": "
+                  "%zu, \"median_us\": "
+                  "%.0f, \"p99_us\": %.0f, \"worst_us\": %.0f}\n",
+                  name, direction == HICACHE_H2D ? "h2d" : "d2h", static_cast<unsigned long long>(bytes), count, us[count / 2],
+                  us[(count * 99 - 1) / 100], us.back());
     }
     bulk.stop();
   }
   api().memory_free(scratch);
+}
+
+// What of the bus's rate is left while pages move on the device.
+void bus_beside_moves(Rig &rig) {
+  for (uint32_t direction : {HICACHE_H2D, HICACHE_D2H}) {
+    const auto batches = scattered(128, 8, 2048, 1024, 1 + direction);
+    const double alone = rate_of(rig, direction, batches, 0.4, direction == HICACHE_H2D ? 0 : 8);
+    for (double limit : {500.0, 1e9}) {
+      MovingPages mover(rig, limit);
+      mover.start();
+      const double beside = rate_of(rig, direction, batches, 0.4, direction == HICACHE_H2D ? 0 : 8);
+      mover.stop();
+      std::printf(
+          "{\"work\": \"envelopes beside page moves\", \"direction\": \"%s\", \"limited\": %s, \"moves_gb_s\": %.0f, \"alone_gb_s\": "
+          "%.2f, \"gb_s\": %.2f, \"kept\": %.3f}\n",
+          direction == HICACHE_H2D ? "h2d" : "d2h", limit < 1e9 ? "true" : "false", mover.gb_s(), alone, beside, beside / alone);
+    }
+  }
 }
 
 // How the quantum and the number of quanta queued ahead trade bandwidth for the wait of others.
@@ -65,7 +89,7 @@ void quanta() {
       CopyTuning tuning;
       tuning.quantum_bytes = quantum;
       tuning.depth = depth;
-      Rig rig(llama(), 6 * kGiB, 3 * kGiB, tuning);
+      Rig rig(llama(), sized(6 * kGiB), sized(3 * kGiB), tuning);
       must_open(rig);
       char name[64];
       std::snprintf(name, sizeof name, "quanta of %llu MiB, %u ahead", static_cast<unsigned long long>(quantum / kMiB), depth);
@@ -85,9 +109,9 @@ void fragments() {
         CopyTuning tuning;
         tuning.method = method;
         for (CopyChoice &choice : tuning.choice) choice.kernel_blocks_alone = blocks;
-        Rig rig({pool(false, 1, bytes, 0, {0})}, 2 * kGiB, kGiB, tuning);
+        Rig rig({pool(false, 1, bytes, 0, {0})}, sized(2 * kGiB), sized(kGiB), tuning);
         must_open(rig);
-        const auto pages = static_cast<uint32_t>(kGiB / bytes), each = static_cast<uint32_t>(64 * kMiB / bytes);
+        const auto pages = static_cast<uint32_t>(sized(kGiB) / bytes), each = static_cast<uint32_t>(sized(64 * kMiB) / bytes);
         const auto batches = scattered(each, 8, pages, pages, 1);
         const double h2d = rate_of(rig, HICACHE_H2D, batches, 0.15), d2h = rate_of(rig, HICACHE_D2H, batches, 0.15, 8);
         std::printf("{\"work\": \"fragments on both sides\", \"bytes\": %llu, \"method\": \"%s\", \"blocks\": %u, \"h2d_gb_s\": %.1f, "

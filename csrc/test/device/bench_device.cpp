@@ -5,6 +5,8 @@ namespace hicache::device_bench {
 
 CuFunction test_function(const char *name) {
   static CuModule module = [] {
+    CuModule simulated_one = nullptr;
+    if (smoke && api().module_load(&simulated_one, "") == cu::kSuccess) return simulated_one;
     const char *path = std::getenv("HICACHE_TEST_KERNELS");
     std::FILE *file = std::fopen(path != nullptr ? path : "hicache_test_kernels.fatbin", "rb");
     CuModule loaded = nullptr;
@@ -22,15 +24,15 @@ CuFunction test_function(const char *name) {
 
 void moves() {
   for (uint64_t bytes : {32 * kKiB, 256 * kKiB, 2 * kMiB}) {
-    Rig rig({pool(false, 1, bytes, 0, {0})}, 8 * kGiB, kMiB * 4);
+    Rig rig({pool(false, 1, bytes, 0, {0})}, sized(8 * kGiB), kMiB * 4);
     must_open(rig);
-    const auto pages = static_cast<uint32_t>(8 * kGiB / bytes), count = static_cast<uint32_t>(2 * kGiB / bytes);
+    const auto pages = static_cast<uint32_t>(sized(8 * kGiB) / bytes), count = static_cast<uint32_t>(sized(2 * kGiB) / bytes);
     const auto places = shuffled(pages, 1);
     std::vector<PageMove> list;
     for (uint32_t i = 0; i < count; i++) list.push_back({0, at(places[i]), at(places[pages / 2 + i])});
     uint64_t sequence = 0;
     // The clocks of an idle GPU are low: some work first.
-    for (const double until = now_ms() + 150; now_ms() < until;) {
+    for (const double until = now_ms() + lasting(0.15) * 1e3; now_ms() < until;) {
       rig.backend.move_pages(Tier::kDevice, list, {}, FenceMark::make(kMoverSlot, ++sequence), nullptr);
       api().stream_synchronize(rig.backend.mover_stream());
     }
@@ -46,14 +48,15 @@ void moves() {
       rig.backend.move_pages(Tier::kDevice, burst, {}, FenceMark::make(kMoverSlot, ++sequence), nullptr);
     });
     std::printf("{\"work\": \"page moves\", \"page_bytes\": %llu, \"tb_s\": %.3f, \"of_contiguous\": %.3f, \"burst_16_mib_us\": %.1f}\n",
-                static_cast<unsigned long long>(bytes), 2.0 * 2 * kGiB / ms / 1e9, 2.0 * 2 * kGiB / ms / 1e6 / ceiling.d2d, burst_ms * 1e3);
+                static_cast<unsigned long long>(bytes), 2.0 * static_cast<double>(sized(2 * kGiB)) / ms / 1e9,
+                2.0 * static_cast<double>(sized(2 * kGiB)) / ms / 1e6 / ceiling.d2d, burst_ms * 1e3);
   }
 }
 
 void ids_and_digests() {
-  Rig rig({pool(false, 16, 2 * kKiB, 2 * kKiB, range(0, 32))}, 6 * kGiB, 4 * kMiB);
+  Rig rig(llama(), sized(6 * kGiB), 4 * kMiB);
   must_open(rig);
-  const uint32_t n = 1 << 20;
+  const uint32_t n = smoke ? 1 << 12 : 1 << 20;
   std::vector<uint32_t> asked(n);
   std::mt19937 random(1);
   for (uint32_t &v : asked) v = static_cast<uint32_t>(random() % 4096);
@@ -67,7 +70,7 @@ void ids_and_digests() {
   uint64_t table = 0;
   uint32_t entries = 0;
   rig.backend.device_table(0, &table, &entries, nullptr);
-  const int launches = 20;
+  const int launches = times(20);
   const double ms = gpu_ms(rig.stream, 7, [&] {
     for (int i = 0; i < launches; i++) rig.backend.device_kernel_ids(request, rig.caller(), nullptr);
   });
@@ -84,7 +87,7 @@ void ids_and_digests() {
   for (uint32_t i = 0; i < 2048; i++) pages.push_back(at(i));
   std::vector<uint64_t> digests(pages.size());
   std::vector<double> digest_ms;
-  for (int i = 0; i < 6; i++) {
+  for (int i = 0; i <= times(5); i++) {
     const double begin = now_ms();
     if (rig.backend.digest_pages(0, pages, digests.data(), nullptr) != HICACHE_OK) std::printf("{\"error\": \"digest\"}\n");
     if (i > 0) digest_ms.push_back(now_ms() - begin);
@@ -92,7 +95,8 @@ void ids_and_digests() {
   std::printf("{\"work\": \"translate 1 Mi ids\", \"us\": %.2f, \"plain_gather_us\": %.2f, \"of_gather\": %.2f}\n", ms / launches * 1e3,
               gather_ms / launches * 1e3, gather_ms / ms);
   std::printf("{\"work\": \"digest of pages, call and answer included\", \"bytes\": %llu, \"ms\": %.2f, \"tb_s_read\": %.2f}\n",
-              static_cast<unsigned long long>(2048 * 2 * kMiB), median(digest_ms), 2048.0 * 2 * kMiB / median(digest_ms) / 1e9);
+              static_cast<unsigned long long>(2048 * sized(2 * kMiB)), median(digest_ms),
+              2048.0 * static_cast<double>(sized(2 * kMiB)) / median(digest_ms) / 1e9);
   api().memory_free(memory);
 }
 
@@ -101,7 +105,7 @@ void open_time() {
     std::vector<double> s;
     for (int i = 0; i < (gib == 8 ? 3 : 2); i++) {
       const double begin = now_ms();
-      Rig rig(llama(), 4 * kGiB, gib * kGiB);
+      Rig rig(llama(), sized(4 * kGiB), sized(gib * kGiB));
       must_open(rig);
       s.push_back((now_ms() - begin) / 1e3);
     }

@@ -76,6 +76,7 @@ void graph(Rig &rig) {
       reinterpret_cast<CuResult (*)(void **, void *, unsigned long long)>(dlsym(library, "cuGraphInstantiateWithFlags"));
   const auto launch = reinterpret_cast<CuResult (*)(void *, CuStream)>(dlsym(library, "cuGraphLaunch"));
   const CuFunction layer = test_function("test_layer");
+  if (smoke) return; // The simulated driver records no graphs.
   if (layer == nullptr || begin_capture == nullptr) {
     std::printf("{\"error\": \"graph: no test kernels\"}\n");
     return;
@@ -136,6 +137,58 @@ void graph(Rig &rig) {
   std::printf("{\"work\": \"layer wait in a captured graph\", \"replays\": 3, \"wrong_layers\": %u, \"satisfied_wait_us\": %.2f}\n", wrong,
               (with - without) / 32 * 1e3);
   api().memory_free(memory);
+}
+
+// A load of 32 layers beside compute of equal length, whose kernels wait for their layers: what both take together, of the longer one.
+void overlap(Rig &rig) {
+  const CuFunction layer = test_function("test_layer");
+  if (layer == nullptr) {
+    std::printf("{\"error\": \"overlap: no test kernels\"}\n");
+    return;
+  }
+  constexpr uint32_t kLayers = 32;
+  const auto batches = scattered(512, 4, 2048, 1024, 3);
+  uint32_t load = 0;
+  long long cycles = smoke ? 1000 : 1000000; // Of a layer's kernel.
+  const auto compute = [&](std::unique_ptr<Transfer> *transfer) {
+    for (uint32_t l = 0; l < kLayers; l++) {
+      if (transfer != nullptr && rig.backend.layer_wait((*transfer)->job.slot, l, rig.caller(), nullptr) != HICACHE_OK)
+        std::printf("{\"error\": \"overlap: a layer wait\"}\n");
+      CuAddress none = 0;
+      void *parameters[] = {&none, &none, &none, &none, &cycles};
+      must(api().launch(layer, 132, 1, 1, 128, 1, 1, 0, rig.stream, parameters, nullptr), "launch");
+    }
+  };
+  // Wall time in ms of a load, of the compute, of both.
+  const auto timed = [&](bool loads, bool computes) {
+    std::vector<double> all;
+    for (int i = 0; i <= times(7); i++) {
+      std::unique_ptr<Transfer> transfer;
+      if (loads) {
+        load++;
+        transfer =
+            std::make_unique<Transfer>(700000 + load, 2, HICACHE_H2D, rig.order, batches[load % 4], rig.caller(), HICACHE_CLASS_URGENT);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      const double begin = now_ms();
+      if (loads) rig.backend.submit(transfer->job);
+      if (computes) compute(loads ? &transfer : nullptr);
+      else rig.backend.layer_wait(2, kLayers - 1, rig.caller(), nullptr);
+      must(api().stream_synchronize(rig.stream), "synchronize");
+      const double end = now_ms();
+      if (loads && rig.done.wait(transfer->job.ticket) != HICACHE_OK) std::printf("{\"error\": \"overlap: the load failed\"}\n");
+      if (i > 0) all.push_back(end - begin);
+    }
+    return median(all);
+  };
+  const double load_ms = timed(true, false);
+  for (int round = 0; round < 3; round++) // Clocks rise with the work, and the launches have a part that does not scale.
+    cycles = static_cast<long long>(static_cast<double>(cycles) * std::clamp(load_ms / timed(false, true), 0.1, 10.0));
+  const double compute_ms = timed(false, true), both_ms = timed(true, true);
+  std::printf(
+      "{\"work\": \"load of 32 layers beside compute of equal length\", \"load_ms\": %.2f, \"compute_ms\": %.2f, \"together_ms\": %.2f, "
+      "\"of_the_longer\": %.3f}\n",
+      load_ms, compute_ms, both_ms, both_ms / std::max(load_ms, compute_ms));
 }
 
 } // namespace hicache::device_bench

@@ -102,6 +102,16 @@ inline PoolLayout pool(bool token_major, uint32_t page_tokens, uint64_t k_row, u
   return made;
 }
 
+// The same pool with a host region of its own, of `pages` pages.
+inline PoolLayout region(PoolLayout of, uint32_t envelope, uint32_t host_layout, uint64_t pages, uint32_t heads) {
+  of.rows = {
+      {of.k_row_bytes, of.row_bytes - of.k_row_bytes}, static_cast<uint32_t>(of.layer_ids.size()), of.page_tokens, heads, of.page_bytes};
+  of.device_order = envelope_order(of.rows, envelope);
+  of.region_order = region_order(of.rows, host_layout, pages);
+  of.region_pages = pages;
+  return of;
+}
+
 inline std::vector<uint32_t> range(uint32_t first, uint32_t count, uint32_t step = 1) {
   std::vector<uint32_t> ids;
   for (uint32_t i = 0; i < count; i++) ids.push_back(first + i * step);

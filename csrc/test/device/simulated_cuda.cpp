@@ -643,6 +643,19 @@ Body ids_kernel(const kernel::KernelIdsArgs &args) {
   };
 }
 
+// Of cuda/test_kernels.cu: a layer's kernel that awaits nothing, and a gather.
+Body layer_kernel(void **parameters) {
+  const auto cycles = *static_cast<const long long *>(parameters[4]);
+  return [cycles] { std::this_thread::sleep_for(std::chrono::nanoseconds(cycles)); };
+}
+Body gather_kernel(void **parameters) {
+  const uint32_t *table = *static_cast<const uint32_t **>(parameters[0]), *index = *static_cast<const uint32_t **>(parameters[1]);
+  uint32_t *out = *static_cast<uint32_t **>(parameters[2]);
+  return [=, count = *static_cast<const uint32_t *>(parameters[3])] {
+    for (uint32_t i = 0; i < count; i++) out[i] = table[index[i]];
+  };
+}
+
 template <class Args> const Args &as(const void *parameters) { return *static_cast<const Args *>(parameters); }
 
 } // namespace
@@ -670,6 +683,8 @@ SIMULATED cuLaunchKernel(CuFunction function, unsigned blocks, unsigned, unsigne
       for (uint32_t i = 0; i < copy.count; i++) copy.digests[i] = kernel::digest_finish(copy.digests[i], copy.bytes);
     };
   if (name == "hicache_kernel_ids") body = ids_kernel(as<kernel::KernelIdsArgs>(args));
+  if (name == "test_layer") body = layer_kernel(parameters);
+  if (name == "test_gather") body = gather_kernel(parameters);
   if (!body) return cu::kNotFound;
   stream_of(stream)->push(std::move(body));
   return cu::kSuccess;

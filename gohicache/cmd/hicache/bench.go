@@ -40,6 +40,7 @@ type benchOptions struct {
 	library     string
 	engineBench string
 	deviceBench string
+	recorded    string
 	traces      string
 	peers       string
 }
@@ -57,6 +58,7 @@ func benchFlags(o *benchOptions) *cli.Flags {
 	f.String(&o.library, "library", "FILE", "", "path of libhicache; none: HICACHE_LIBRARY, beside the program, the build folder, the system")
 	f.String(&o.engineBench, "engine-bench", "FILE", "", "path of engine_bench; none: beside the library, beside the program, the build folder")
 	f.String(&o.deviceBench, "device-bench", "FILE", "", "path of hicache_device_bench; none: beside the library, beside the program, build-cuda, out/h200")
+	f.String(&o.recorded, "recorded", "FILE", "", "cuda: judge results.json of tools/h200_run.sh in place of a run")
 	f.Group("output")
 	f.Bool(&o.json, "json", "print the figures as one JSON array of {work, config, unit, value, peer, peer_value, ratio, bar, meets, runs, min, max}")
 	f.Bool(&o.markdown, "markdown", "print the table for a document")
@@ -118,7 +120,7 @@ func (o *benchOptions) settings(errOut io.Writer) (*bench.Settings, error) {
 	if o.runs < 1 || o.runs > 1000 {
 		return nil, fmt.Errorf("option --runs: %d, want 1 to 1000", o.runs)
 	}
-	s := &bench.Settings{Runs: o.runs, Quick: o.quick, Full: o.full, Library: o.library, EngineBench: o.engineBench, DeviceBench: o.deviceBench, Traces: o.traces}
+	s := &bench.Settings{Runs: o.runs, Quick: o.quick, Full: o.full, Library: o.library, EngineBench: o.engineBench, DeviceBench: o.deviceBench, Recorded: o.recorded, Traces: o.traces}
 	var err error
 	if o.only != "" {
 		if s.Only, err = regexp.Compile(o.only); err != nil {

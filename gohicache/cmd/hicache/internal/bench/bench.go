@@ -22,6 +22,7 @@ type Settings struct {
 	Library     string         // of libhicache; "": where the loader looks
 	EngineBench string         // path of engine_bench; "": beside the library and the program
 	DeviceBench string         // path of hicache_device_bench; likewise
+	Recorded    string         // results.json of tools/h200_run.sh, judged in place of a run; "": none
 	Traces      string         // folder of the request traces
 	Peers       Peers
 	Progress    func(group string, done, all int)
@@ -30,6 +31,8 @@ type Settings struct {
 	toldOfC       bool // that engine_bench is missing
 	toldOfKernels bool // that the library has none
 	noDevice      bool // said already
+
+	toldOfRecording bool // what of it failed
 }
 
 // runs is how often something is measured that may be measured so often.

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -17,10 +18,21 @@ var printed = map[string]string{
 `,
 	"envelopes": `{"work": "envelopes 2 MiB scattered, quanta of 16 MiB", "h2d_gb_s": 48, "d2h_gb_s": 36, "h2d_of_ceiling": 0.96, "d2h_of_ceiling": 0.9, "both_h2d": 46, "both_d2h": 44, "both_sum": 90}
 `,
-	"small": `{"work": "another stream's copy during a bulk transfer, quanta of 16 MiB", "direction": "h2d", "bytes": 4096, "median_us": 16, "worst_us": 470}
+	"small": `{"work": "another stream's copy during a bulk transfer, quanta of 16 MiB", "direction": "h2d", "bytes": 4096, "count": 300, "median_us": 16, "p99_us": 251, "worst_us": 470}
 {"work": "envelopes 2 MiB scattered, quanta of 4 MiB", "h2d_gb_s": 40, "d2h_gb_s": 36, "both_h2d": 46, "both_d2h": 44, "both_sum": 90}
 {"work": "another stream's copy during a bulk transfer, quanta of 4 MiB", "direction": "d2h", "bytes": 2097152, "median_us": 130, "worst_us": 340}
 {"work": "another stream's copy during a bulk transfer, quanta of 4 MiB", "direction": "h2d", "bytes": 4096, "median_us": 119, "worst_us": 121}
+`,
+	"moving": `{"work": "envelopes beside page moves", "direction": "h2d", "limited": true, "moves_gb_s": 500, "alone_gb_s": 54, "gb_s": 52, "kept": 0.963}
+{"work": "envelopes beside page moves", "direction": "d2h", "limited": true, "moves_gb_s": 500, "alone_gb_s": 50, "gb_s": 47, "kept": 0.94}
+{"work": "envelopes beside page moves", "direction": "d2h", "limited": false, "moves_gb_s": 3600, "alone_gb_s": 50, "gb_s": 40, "kept": 0.8}
+`,
+	"overlap": `{"work": "load of 32 layers beside compute of equal length", "load_ms": 20, "compute_ms": 20.1, "together_ms": 21.4, "of_the_longer": 1.065}
+`,
+	"staged": `{"work": "layer slices into large host runs", "bytes": 2048, "host_run_bytes": 1048576, "method": "auto", "h2d_gb_s": 52.5, "d2h_gb_s": 51.9, "direct": 0, "kernel": 0, "staged": 1}
+{"work": "layer slices into large host runs", "bytes": 65536, "host_run_bytes": 2097152, "method": "staged", "h2d_gb_s": 40, "d2h_gb_s": 40, "direct": 0, "kernel": 0, "staged": 1}
+`,
+	"kernels": `{"work": "kernel alone", "kernel": "hicache_page_move", "what": "pages of 2 MiB", "bytes": 536870912, "us": 134, "gb_s": 4006.5}
 `,
 	"layers": `{"work": "layer-wise load, 1 GiB, 32 layers, page 16", "layer0_ms": 0.9, "quarter_ms": 5.5, "all_ms": 20.1, "submit_us": 12.7, "layer_wait_us": 3}
 `,
@@ -64,11 +76,15 @@ func fakeDevice(t *testing.T, text map[string]string) (program, log string) {
 
 func TestCudaFigures(t *testing.T) {
 	program, log := fakeDevice(t, printed)
-	rows, err := Run(context.Background(), Cuda(), &Settings{DeviceBench: program, Note: func(text string) { t.Error(text) }})
+	rows, err := Run(context.Background(), Cuda(), &Settings{DeviceBench: program, Note: func(text string) {
+		if !strings.Contains(text, "not measured here") {
+			t.Error(text)
+		}
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if asked, _ := os.ReadFile(log); strings.Join(strings.Fields(string(asked)), " ") != "ceilings envelopes small layers graph costs moves fragments ids open" {
+	if asked, _ := os.ReadFile(log); strings.Join(strings.Fields(string(asked)), " ") != "ceilings envelopes small moving layers overlap graph costs moves staged fragments ids kernels open" {
 		t.Errorf("asked for %q", asked)
 	}
 	byName := map[string]Row{}
@@ -93,7 +109,16 @@ func TestCudaFigures(t *testing.T) {
 		{"envelopes of 2 MiB, scattered, quanta of 16 MiB, both ways, sum", 90, 0, no},
 		{"envelopes of 2 MiB, scattered, quanta of 4 MiB, H2D alone", 40, .8, nil},
 		{"another stream's copy during a bulk transfer, quanta of 16 MiB, H2D of 4 KiB, median", 16, 0, yes},
-		{"another stream's copy during a bulk transfer, quanta of 16 MiB, H2D of 4 KiB, worst", 470, 0, no},
+		{"another stream's copy during a bulk transfer, quanta of 16 MiB, H2D of 4 KiB, of 300, worst", 470, 0, no},
+		{"another stream's copy during a bulk transfer, quanta of 16 MiB, H2D of 4 KiB, of 300, 99th percentile", 251, 0, no},
+		{"envelopes beside page moves, H2D, moves of 500 GB/s", 52, 52.0 / 54, yes},
+		{"envelopes beside page moves, D2H, moves of 500 GB/s", 47, .94, no},
+		{"envelopes beside page moves, D2H, moves of 3600 GB/s", 40, .8, nil},
+		{"load of 32 layers beside compute of equal length, both together, of the longer", 1.065, 0, no},
+		{"layer slices into large host runs, 2 KiB, auto, H2D", 52.5, 1.05, yes},
+		{"layer slices into large host runs, 2 KiB, auto, D2H", 51.9, 51.9 / 40, no},
+		{"layer slices into large host runs, 64 KiB, staged, H2D", 40, .8, nil},
+		{"kernel alone, hicache_page_move pages of 2 MiB", 4006.5, 0, nil},
 		{"another stream's copy during a bulk transfer, quanta of 4 MiB, D2H of 2048 KiB, worst", 340, 0, yes},
 		{"layer-wise load, 1 GiB, 32 layers, page 16, layer 0 is there", .9, 0, no},
 		{"another stream's copy during a bulk transfer, quanta of 4 MiB, H2D of 4 KiB, median", 119, 0, yes},
@@ -131,9 +156,82 @@ func TestCudaFigures(t *testing.T) {
 	}
 }
 
+// What tools/h200_report.py writes, judged as a run would be, with what only it has; and what failed is said.
+func TestCudaRecording(t *testing.T) {
+	var bench []string
+	for _, part := range []string{"", "envelopes", "moves", "small"} {
+		bench = append(bench, strings.Split(strings.TrimSpace(printed[part]), "\n")...)
+	}
+	text := `{"gpu": "NVIDIA H200", "parts": [{"part": "bench", "rc": 0, "outcome": "passed"}, {"part": "ncu", "rc": 124, "outcome": "STOPPED at its limit"}],
+"bench": [` + strings.Join(bench, ",\n") + `, {"work": "the dishes", "plates": 3}], "peer": [],
+"interference": [{"work": "ceiling, contiguous", "h2d_gb_s": 55, "d2h_gb_s": 54, "d2d_read_write_gb_s": 4000},
+{"work": "envelopes H2D", "beside": "gemm", "slowdown_percent": 3.1, "gb_s": [51.0], "alone_ms": 1.6, "replays": [500, 400]},
+{"work": "envelopes both ways", "beside": "decode", "slowdown_percent": 3.1, "gb_s": [48, 47], "alone_ms": 1.6, "replays": [500, 400]},
+{"work": "rows of 2 KiB D2H", "beside": "prefill", "slowdown_percent": 19, "gb_s": [37], "alone_ms": 1.6, "replays": [500, 400]},
+{"work": "moves at 0.1 TB/s", "beside": "decode", "slowdown_percent": 2.9, "gb_s": [100], "alone_ms": 1.6, "replays": [500, 400]},
+{"work": "slices of 32 KiB D2H", "beside": "decode", "slowdown_percent": 4, "gb_s": [49.9], "alone_ms": 1.6, "replays": [500, 400]},
+{"work": "layer-wise loads", "beside": "gemm", "error": "too few replays: 1 alone, 2 beside"}],
+"kernels": [{"work": "kernel under ncu", "kernel": "hicache_page_move", "what": "pages of 2 MiB", "bytes": 1, "us": 140.5, "dram_gb_s": 3900, "occupancy_percent": 93.5}]}`
+	file := filepath.Join(t.TempDir(), "results.json")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var notes []string
+	rows, err := Run(context.Background(), Cuda(), &Settings{Recorded: file, Note: func(text string) { notes = append(notes, text) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(notes, "; "); got != `part ncu: STOPPED at its limit; a work that nobody here knows: "the dishes"; layer-wise loads gemm: too few replays: 1 alone, 2 beside` {
+		t.Errorf("notes: %s", got)
+	}
+	byName := map[string]Row{}
+	for _, r := range rows {
+		if _, twice := byName[r.Work+strings.TrimPrefix(r.Config, "NVIDIA H200")]; twice {
+			t.Errorf("twice: %s, %s", r.Work, r.Config)
+		}
+		byName[r.Work+strings.TrimPrefix(r.Config, "NVIDIA H200")] = r
+	}
+	yes, no := verdict(true), verdict(false)
+	for _, want := range []struct {
+		name  string
+		value float64
+		meets *bool
+	}{
+		{"envelopes of 2 MiB, scattered, quanta of 16 MiB, H2D alone", 48, yes},
+		{"envelopes of 2 MiB, scattered, quanta of 4 MiB, H2D alone", 40, nil},
+		{"page moves, pages of 2048 KiB, read and written", 3720, yes},
+		{"beside compute, envelopes H2D beside gemm", 51, yes},
+		{"beside compute, envelopes H2D beside gemm, slowdown", 3.1, no},
+		{"beside compute, envelopes both ways beside decode, D2H", 47, nil},
+		{"beside compute, rows of 2 KiB D2H beside prefill", 37, no}, // of 54
+		{"beside compute, rows of 2 KiB D2H beside prefill, slowdown", 19, yes},
+		{"beside compute, moves at 0.1 TB/s beside decode, slowdown", 2.9, yes},
+		{"beside compute, slices of 32 KiB D2H beside decode", 49.9, no},
+		{"beside compute, slices of 32 KiB D2H beside decode, slowdown", 4, yes},
+		{"kernel under ncu, hicache_page_move pages of 2 MiB, DRAM", 3900, nil},
+		{"kernel under ncu, hicache_page_move pages of 2 MiB, warps of the most", 93.5, nil},
+	} {
+		r, ok := byName[want.name]
+		if !ok || r.Value != want.value || (r.Meets == nil) != (want.meets == nil) || r.Meets != nil && *r.Meets != *want.meets {
+			t.Errorf("%q: %+v, want %+v", want.name, r, want)
+		}
+	}
+	for _, bad := range []string{"", "[]", "{\"bench\": 3}"} {
+		if err := os.WriteFile(file, []byte(bad), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if rows, err := Run(context.Background(), Cuda(), &Settings{Recorded: file}); err == nil || len(rows) != 0 || !strings.Contains(err.Error(), "results.json") {
+			t.Errorf("%q: %d rows, %v", bad, len(rows), err)
+		}
+	}
+	if _, err := Run(context.Background(), Cuda(), &Settings{Recorded: file + "x"}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+}
+
 func TestCudaOnlyWhatIsAskedFor(t *testing.T) {
 	program, log := fakeDevice(t, printed)
-	rows, err := Run(context.Background(), Cuda(), &Settings{DeviceBench: program, Only: regexp.MustCompile("page moves")})
+	rows, err := Run(context.Background(), Cuda(), &Settings{DeviceBench: program, Only: regexp.MustCompile("moves: page moves")})
 	if err != nil || len(rows) != 6 {
 		t.Errorf("%d rows, %v", len(rows), err)
 	}
