@@ -51,12 +51,13 @@ test-c: ## GoogleTest suite of csrc
 
 test-device: ## The CUDA backend, the CPU suite on it and the device bench against a simulated driver; no GPU needed
 	@$(CONFIGURE) -B build-test >/dev/null
-	@$(CMAKE) --build build-test -j $(JOBS) --target hicache_device_tests hicache_tests hicache_device_bench
+	@$(CMAKE) --build build-test -j $(JOBS) --target hicache_device_tests hicache_tests hicache_device_bench hicache_device_bench_library
 	build-test/hicache_device_tests --simulated build-test/libsimulated_cuda.so --gtest_brief=1
 	$(call SUITE_ON_DEVICE,build-test)
 	HICACHE_LIBCUDA=$(CURDIR)/build-test/libsimulated_cuda.so build-test/hicache_device_bench --smoke >build-test/smoke.jsonl || { cat build-test/smoke.jsonl; exit 1; }
 	! grep '"error"' build-test/smoke.jsonl
-	$(PYTHON) -m unittest discover -s tools
+	HICACHE_LIBCUDA=$(CURDIR)/build-test/libsimulated_cuda.so HICACHE_BENCH_LIBRARY=$(CURDIR)/build-test/libhicache_device_bench_library.so \
+	  $(PYTHON) -m unittest discover -s tools
 
 test-go: lib ## Go tests through purego, CGO_ENABLED=0
 	CGO_ENABLED=0 $(GO) build ./...

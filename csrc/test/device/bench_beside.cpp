@@ -1,4 +1,6 @@
 // Transfers and moves that tools/h200_interference.py switches on and off beside compute.
+#include <string_view>
+
 #include "bench.hpp"
 
 namespace {
@@ -15,7 +17,9 @@ std::unique_ptr<MovingPages> beside_moves;
 
 extern "C" __attribute__((visibility("default"))) int bench_open() {
   api().context_set(caller_context());
-  beside = new Rig(llama(), 6 * kGiB, 3 * kGiB);
+  char name[64] = {};
+  smoke = api().device_name(name, sizeof name, 0) == cu::kSuccess && std::string_view(name) == "simulated";
+  beside = new Rig(llama(), sized(6 * kGiB), sized(3 * kGiB));
   must_open(*beside);
   beside_up = scattered(128, 8, 2048, 1024, 1);
   beside_down = scattered(128, 8, 2048, 1024, 5);
@@ -23,10 +27,13 @@ extern "C" __attribute__((visibility("default"))) int bench_open() {
   CopyTuning tuning;
   tuning.method = CopyMethod::kKernel;
   for (CopyChoice &choice : tuning.choice) choice.kernel_blocks_alone = 2; // The compute beside it is not opened as steps.
-  beside_small = new Rig({pool(false, 1, 2 * kKiB, 0, {0})}, 2 * kGiB, kGiB, tuning);
+  beside_small = new Rig({pool(false, 1, 2 * kKiB, 0, {0})}, sized(2 * kGiB), sized(kGiB), tuning);
   must_open(*beside_small);
-  beside_rows = scattered(32768, 8, 1 << 19, 1 << 19, 1);
-  beside_staged = new Rig({slices(32 * kKiB)}, 2 * kGiB, 0);
+  const auto rows = static_cast<uint32_t>(sized(kGiB) / (2 * kKiB));
+  beside_rows = scattered(static_cast<uint32_t>(sized(32768)), 8, rows, rows, 1);
+  CopyTuning staged;
+  if (smoke) staged.quantum_bytes = 4 * kMiB;
+  beside_staged = new Rig({slices(32 * kKiB)}, sized(2 * kGiB), 0, staged);
   must_open(*beside_staged);
   beside_slices = slice_batches(*beside_staged);
   ceilings(*beside);
