@@ -62,6 +62,7 @@ if part sanitizer && tool compute-sanitizer sanitizer; then
     [ $sanitizer = initcheck ] || limited sanitizer_${sanitizer}_backend 100 compute-sanitizer --tool $sanitizer --error-exitcode 9 "$HERE/hicache_device_tests" \
       --gtest_filter='*Mirror*:*Stamps*:*AMoveWaits*:*PageWork*' &
   done
+  limited sanitizer_memcheck_shapes 100 compute-sanitizer --tool memcheck --error-exitcode 9 "$HERE/hicache_device_tests" --gtest_filter='Kernels.*' &
   wait
 fi
 if part ncu && tool ncu ncu; then

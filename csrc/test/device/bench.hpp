@@ -181,11 +181,13 @@ private:
       }
       rig_.backend.move_pages(Tier::kDevice, burst, {}, FenceMark::make(kMoverSlot, ++sequences), nullptr);
       moved_ += burst_bytes;
+      // Bursts queued without end would fill the driver's queue, and who calls it then waits.
+      if (k % kAhead == kAhead - 1) api().stream_synchronize(rig_.backend.mover_stream());
       while (static_cast<double>(moved_) / (now_ms() - begin) / 1e6 > limit_gb_s_ && !stopping_) std::this_thread::yield();
     }
     ms_ = now_ms() - begin;
   }
-  static constexpr uint32_t kBurst = 8, kPages = 3000;
+  static constexpr uint32_t kBurst = 8, kAhead = 16, kPages = 3000;
   Rig &rig_;
   double limit_gb_s_;
   uint32_t first_page_;
