@@ -32,6 +32,7 @@ extern "C" __attribute__((visibility("default"))) int bench_open() {
   const auto rows = static_cast<uint32_t>(sized(kGiB) / (2 * kKiB));
   beside_rows = scattered(static_cast<uint32_t>(sized(32768)), 8, rows, rows, 1);
   CopyTuning staged;
+  staged.calibrate = !smoke; // As an engine that nobody tunes.
   if (smoke) staged.quantum_bytes = 4 * kMiB;
   beside_staged = new Rig({slices(32 * kKiB)}, sized(2 * kGiB), 0, staged);
   must_open(*beside_staged);

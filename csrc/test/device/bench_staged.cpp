@@ -25,6 +25,7 @@ void staged() {
     for (CopyMethod method : {CopyMethod::kAuto, CopyMethod::kStaged}) {
       CopyTuning tuning;
       tuning.method = method;
+      tuning.calibrate = method == CopyMethod::kAuto && !smoke; // As an engine that nobody tunes.
       if (smoke) tuning.quantum_bytes = 4 * kMiB;
       Rig rig({slices(bytes)}, sized(2 * kGiB), 0, tuning);
       must_open(rig);
