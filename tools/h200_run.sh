@@ -41,7 +41,7 @@ if part tests; then
   limited tests_device 150 "$HERE/hicache_device_tests" &
   limited tests_suite 150 "$HERE/hicache_tests" --backend cuda --gtest_filter='-ArenaProperty*:Fences.Whoever*:Golden*:Hammer*:HoleSet*:CallSequences*' &
   for method in direct kernel staged; do
-    limited tests_layouts_$method 150 env HICACHE_CUDA_METHOD=$method "$HERE/hicache_tests" --backend cuda --gtest_filter='Matrix/HostLayouts*-*reordered' &
+    limited tests_layouts_$method 150 env HICACHE_CUDA_METHOD=$method HICACHE_CUDA_CALIBRATE=0 "$HERE/hicache_tests" --backend cuda --gtest_filter='Matrix/HostLayouts*-*reordered' &
   done
   wait
 fi
