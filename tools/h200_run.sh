@@ -49,8 +49,8 @@ if part bench; then
   # shellcheck disable=SC2086 # parts are words
   limited bench 170 "$HERE/hicache_device_bench" ${BENCH_PARTS:-}
 fi
-if part peer && [ "$GPUS" -ge 2 ]; then
-  limited peer 60 "$HERE/hicache_device_bench" peer
+if part peer && [ "$GPUS" -ge 2 ] && [ -x "$HERE/hicache_peer_bench" ]; then
+  limited peer 60 "$HERE/hicache_peer_bench"
 fi
 if part interference; then
   tool python3 interference && limited interference 150 python3 "$HERE/h200_interference.py" "$HERE/libhicache_device_bench_library.so"

@@ -32,6 +32,10 @@ const (
 	workKernel    = "kernel alone"
 	workBeside    = "beside compute"
 	workProfiled  = "kernel under ncu"
+	workCallers   = "submit and layer wait on the caller's thread"
+	workCalibrate = "calibration at open"
+	workProbe     = "rate that calibration measured"
+	workHandOver  = "pages handed from one GPU to another"
 )
 
 // Cuda is the groups of `hicache bench cuda`.
@@ -44,13 +48,15 @@ func Cuda() []Group {
 		device("layers", workLayered),
 		device("overlap", workOverlap),
 		device("graph", workGraphWait),
-		device("costs", workCalls),
+		device("costs", workCalls, workCallers),
 		device("moves", workMoves),
+		device("calibration", workCalibrate, workProbe),
 		device("staged", workSlices),
 		device("fragments", workFragments),
 		device("ids", workGather, workDigest),
 		device("kernels", workKernel),
 		device("open", workOpen),
+		recorded("peer", workHandOver),
 		recorded("beside", workBeside),
 		recorded("ncu", workProfiled),
 	}
@@ -99,6 +105,8 @@ type deviceRun struct {
 	part          string
 	gpu           string
 	h2d, d2h, d2d float64 // the ceilings of this run, GB/s
+
+	peer, peerBoth float64 // plain copies between two GPUs, GB/s
 }
 
 // read turns every line that the program printed into figures. An error is the program's own.
@@ -331,6 +339,57 @@ var deviceLines = map[string]lineReader{
 		}
 		d.addOf(l, "h2d_gb_s", d.h2d, Spec{Work: workSlices, Config: config + ", H2D", Unit: "GB/s", Bar: bar})
 		d.addOf(l, "d2h_gb_s", d.d2h, Spec{Work: workSlices, Config: config + ", D2H", Unit: "GB/s", Bar: bar})
+	}},
+	"submit and its pieces": {"costs", func(d *deviceRun, l deviceLine) {
+		d.add(l, "submit_us", Spec{Work: workCallers, Config: "submit, " + l.rest, Unit: "us", Lower: true, Bar: atMost(10, "us")})
+		d.add(l, "layer_wait_us", Spec{Work: workCallers, Config: "layer wait, " + l.rest, Unit: "us", Lower: true, Bar: atMost(10, "us")})
+	}},
+	"layer wait": {"costs", func(d *deviceRun, l deviceLine) {
+		d.add(l, "median_us", Spec{Work: workCallers, Config: "layer wait " + l.rest, Unit: "us", Lower: true, Bar: atMost(10, "us")})
+	}},
+	"calibration at open": {"calibration", func(d *deviceRun, l deviceLine) {
+		l.fields["ms"] = l.number("us") / 1000
+		d.add(l, "ms", Spec{Work: workCalibrate, Config: l.rest + ", " + strings.ToUpper(l.text("direction")), Unit: "ms", Lower: true, Bar: atMost(100, "ms")})
+	}},
+	"probe": {"calibration", func(d *deviceRun, l deviceLine) {
+		config := fmt.Sprintf("%s, %s, %.0f copies of %.1f KiB by %s", l.rest, strings.ToUpper(l.text("direction")), l.number("count"), l.number("bytes")/1024, l.text("method"))
+		if blocks := l.number("blocks"); blocks > 0 {
+			config += fmt.Sprintf(" on %.0f blocks", blocks)
+		}
+		if run := l.number("run"); run > 0 {
+			config += fmt.Sprintf(", runs of %.0f KiB", run/1024)
+		}
+		if l.number("both") != 0 {
+			config += ", both ways"
+		}
+		d.add(l, "gb_s", Spec{Work: workProbe, Config: config, Unit: "GB/s"})
+	}},
+	"plain peer copy": {"peer", func(d *deviceRun, l deviceLine) {
+		d.peer, d.peerBoth = l.number("gb_s"), l.number("both_ways_gb_s")
+	}},
+	"hand-over": {"peer", func(d *deviceRun, l deviceLine) {
+		if text := l.text("not_measured"); text != "" {
+			d.s.note("hand-over: %s", text)
+			return
+		}
+		way := l.text("way")
+		config := fmt.Sprintf("%.0f pages of %.0f KiB, %s", l.number("pages"), l.number("page_kib"), way)
+		if blocks := l.text("blocks"); blocks != "" {
+			config += " on " + blocks + " blocks"
+		}
+		var bar *Bar
+		if way == "chosen" {
+			bar = ratioAtLeast(.85)
+		}
+		for _, f := range []struct {
+			field, config string
+			ceiling       float64
+			bar           *Bar
+		}{{"gb_s", config, d.peer, bar}, {"both_ways_gb_s", config + ", both ways", d.peerBoth, nil}} {
+			if d.peer > 0 {
+				d.r.addBeside(Spec{Work: workHandOver, Config: d.gpu + ", " + f.config, Unit: "GB/s", Bar: f.bar}, l.number(f.field), "plain peer copy", f.ceiling)
+			}
+		}
 	}},
 	"kernel alone": {"kernels", func(d *deviceRun, l deviceLine) {
 		d.add(l, "gb_s", Spec{Work: workKernel, Config: l.text("kernel") + " " + l.text("what"), Unit: "GB/s"})

@@ -39,6 +39,12 @@ var printed = map[string]string{
 	"graph": `{"work": "layer wait in a captured graph", "replays": 3, "wrong_layers": 0, "satisfied_wait_us": 0.29}
 `,
 	"costs": `{"work": "calls on the caller's thread", "context_us": 0.1, "capturing_us": 0.2, "event_record_us": 1.5, "fence_record_us": 2, "order_step_us": 3, "move_one_page_us": 4}
+{"work": "submit and its pieces, lane dozing", "submit_us": 3.5, "layer_wait_us": 10.5, "clock_us": 0.03}
+{"work": "layer wait, 5 us after the submit of 1 GiB", "median_us": 9, "worst_us": 40}
+`,
+	"calibration": `{"work": "calibration at open, rows of 2 KiB", "direction": "h2d", "source": "calibrated", "us": 84000, "probes": 20, "planned": 20, "direct_from": [49152, 65536], "blocks_alone": 4}
+{"work": "calibration at open, rows of 2 KiB", "direction": "h2d", "source": "calibrated", "us": 120000, "probes": 20, "planned": 20, "direct_from": [49152, 65536], "blocks_alone": 4}
+{"work": "probe, rows of 2 KiB", "round": 0, "direction": "d2h", "method": "kernel", "bytes": 2048, "run": 0, "blocks": 4, "count": 4096, "both": 1, "gb_s": 44}
 `,
 	"moves": `{"work": "page moves", "page_bytes": 32768, "tb_s": 3.5, "of_contiguous": 0.875, "burst_16_mib_us": 9.5}
 {"work": "page moves", "page_bytes": 262144, "tb_s": 3.58, "of_contiguous": 0.895, "burst_16_mib_us": 9}
@@ -84,7 +90,7 @@ func TestCudaFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if asked, _ := os.ReadFile(log); strings.Join(strings.Fields(string(asked)), " ") != "ceilings envelopes small moving layers overlap graph costs moves staged fragments ids kernels open" {
+	if asked, _ := os.ReadFile(log); strings.Join(strings.Fields(string(asked)), " ") != "ceilings envelopes small moving layers overlap graph costs moves calibration staged fragments ids kernels open" {
 		t.Errorf("asked for %q", asked)
 	}
 	byName := map[string]Row{}
@@ -118,6 +124,11 @@ func TestCudaFigures(t *testing.T) {
 		{"layer slices into large host runs, 2 KiB, auto, H2D", 52.5, 1.05, yes},
 		{"layer slices into large host runs, 2 KiB, auto, D2H", 51.9, 51.9 / 40, no},
 		{"layer slices into large host runs, 64 KiB, staged, H2D", 40, .8, nil},
+		{"submit and layer wait on the caller's thread, submit, lane dozing", 3.5, 0, yes},
+		{"submit and layer wait on the caller's thread, layer wait, lane dozing", 10.5, 0, no},
+		{"submit and layer wait on the caller's thread, layer wait 5 us after the submit of 1 GiB", 9, 0, yes},
+		{"calibration at open, rows of 2 KiB, H2D", 102, 0, no},
+		{"rate that calibration measured, rows of 2 KiB, D2H, 4096 copies of 2.0 KiB by kernel on 4 blocks, both ways", 44, 0, nil},
 		{"kernel alone, hicache_page_move pages of 2 MiB", 4006.5, 0, nil},
 		{"another stream's copy during a bulk transfer, quanta of 4 MiB, D2H of 2048 KiB, worst", 340, 0, yes},
 		{"layer-wise load, 1 GiB, 32 layers, page 16, layer 0 is there", .9, 0, no},
@@ -163,7 +174,9 @@ func TestCudaRecording(t *testing.T) {
 		bench = append(bench, strings.Split(strings.TrimSpace(printed[part]), "\n")...)
 	}
 	text := `{"gpu": "NVIDIA H200", "parts": [{"part": "bench", "rc": 0, "outcome": "passed"}, {"part": "ncu", "rc": 124, "outcome": "STOPPED at its limit"}],
-"bench": [` + strings.Join(bench, ",\n") + `, {"work": "the dishes", "plates": 3}], "peer": [],
+"bench": [` + strings.Join(bench, ",\n") + `, {"work": "the dishes", "plates": 3}], "peer": [{"work": "plain peer copy", "gpus": "2 x NVIDIA H200", "gb_s": 400, "back_gb_s": 399, "both_ways_gb_s": 760},
+{"work": "hand-over", "page_kib": 2048, "pages": 128, "way": "chosen", "blocks": "", "gb_s": 330, "share": 0.825, "both_ways_gb_s": 700},
+{"work": "hand-over", "page_kib": 2048, "pages": 128, "way": "kernel", "blocks": "8", "gb_s": 200, "share": 0.5, "both_ways_gb_s": 390}],
 "interference": [{"work": "ceiling, contiguous", "h2d_gb_s": 55, "d2h_gb_s": 54, "d2d_read_write_gb_s": 4000},
 {"work": "envelopes H2D", "beside": "gemm", "slowdown_percent": 3.1, "gb_s": [51.0], "alone_ms": 1.6, "replays": [500, 400]},
 {"work": "envelopes both ways", "beside": "decode", "slowdown_percent": 3.1, "gb_s": [48, 47], "alone_ms": 1.6, "replays": [500, 400]},
@@ -208,6 +221,9 @@ func TestCudaRecording(t *testing.T) {
 		{"beside compute, moves at 0.1 TB/s beside decode, slowdown", 2.9, yes},
 		{"beside compute, slices of 32 KiB D2H beside decode", 49.9, no},
 		{"beside compute, slices of 32 KiB D2H beside decode, slowdown", 4, yes},
+		{"pages handed from one GPU to another, 128 pages of 2048 KiB, chosen", 330, no},
+		{"pages handed from one GPU to another, 128 pages of 2048 KiB, chosen, both ways", 700, nil},
+		{"pages handed from one GPU to another, 128 pages of 2048 KiB, kernel on 8 blocks", 200, nil},
 		{"kernel under ncu, hicache_page_move pages of 2 MiB, DRAM", 3900, nil},
 		{"kernel under ncu, hicache_page_move pages of 2 MiB, warps of the most", 93.5, nil},
 	} {
