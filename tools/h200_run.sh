@@ -47,7 +47,7 @@ if part tests; then
 fi
 if part bench; then
   # shellcheck disable=SC2086 # parts are words
-  limited bench 170 "$HERE/hicache_device_bench" ${BENCH_PARTS:-}
+  limited bench 200 "$HERE/hicache_device_bench" ${BENCH_PARTS:-}
 fi
 if part peer && [ "$GPUS" -ge 2 ] && [ -x "$HERE/hicache_peer_bench" ]; then
   limited peer 60 "$HERE/hicache_peer_bench"
