@@ -101,6 +101,12 @@ struct PageStamp {
   uint64_t digest;
 };
 
+// A page of a hand-over between two engines: by pool and place of each.
+struct PeerCopy {
+  uint32_t source_pool, target_pool;
+  PhysicalPage source, target;
+};
+
 // Kernel ids translated on the device; all addresses are the device's. page_tokens 0: one int32 a page; else page_tokens ids a page, int64
 // if `wide`.
 struct DeviceIds {
@@ -179,6 +185,21 @@ public:
 
   // Null backend only: the tags of a pool's pages in a tier, one a physical page; NULL elsewhere.
   virtual std::atomic<uint64_t> *tags(Tier tier, uint32_t pool) = 0;
+
+  // ---- Hand-overs to another engine, whose backend is of the same kind ----
+
+  // Makes the way to `target` passable. Under both engines' locks; what it does the first time may take milliseconds.
+  virtual Status peer_connect(Backend & /*target*/, ErrorDetail *) { return HICACHE_OK; }
+  // The stream on which hand-overs out of (into) this engine are ordered: steps of it hold the pages. After peer_connect.
+  virtual uint64_t peer_stream(bool out) const { return UINT64_MAX - (out ? 1 : 2); }
+  // That stream follows what has been enqueued on the caller's `stream` so far.
+  virtual Status peer_follow(bool /*out*/, uint64_t /*stream*/, ErrorDetail *) { return HICACHE_OK; }
+  // The caller's `stream` follows what is on the in stream so far.
+  virtual Status peer_lead(uint64_t /*stream*/, ErrorDetail *) { return HICACHE_OK; }
+  // Queues copies on this backend's out stream, behind it and the target's in stream; the target's in stream follows them. No target twice.
+  // Where the device is the host: done when it returns, and called without locks, the pages being held. After a failure no copy is under
+  // way.
+  virtual Status peer_copy(Backend &target, std::span<const PeerCopy> copies, ErrorDetail *error) = 0;
 
   // Bytes that crossed the bus, by method: direct, kernel, staged.
   virtual void copied_bytes(uint64_t by_method[3]) const { by_method[0] = by_method[1] = by_method[2] = 0; }

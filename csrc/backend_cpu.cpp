@@ -30,6 +30,20 @@ Status HostSideBackend::layer_wait(uint32_t slot, uint32_t layer, uint64_t, Erro
   return HICACHE_OK;
 }
 
+Status HostSideBackend::peer_copy(Backend &target, std::span<const PeerCopy> copies, ErrorDetail *) {
+  for (const PeerCopy &copy : copies) {
+    std::atomic<uint64_t> *from = tags(Tier::kDevice, copy.source_pool), *to = target.tags(Tier::kDevice, copy.target_pool);
+    if (from != nullptr) {
+      to[raw(copy.target)].store(from[raw(copy.source)].load(std::memory_order_relaxed), std::memory_order_relaxed);
+      continue;
+    }
+    const uint64_t page_bytes = layout(copy.source_pool).page_bytes;
+    std::memcpy(target.pool_base(Tier::kDevice, copy.target_pool) + page_offset_bytes(copy.target, page_bytes),
+                pool_base(Tier::kDevice, copy.source_pool) + page_offset_bytes(copy.source, page_bytes), page_bytes);
+  }
+  return HICACHE_OK;
+}
+
 void HostSideBackend::drain() {
   if (queue_) queue_->drain();
 }

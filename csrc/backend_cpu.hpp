@@ -26,6 +26,7 @@ public:
   void cancel(TransferJob &job) override;
   uint32_t progress(uint32_t slot) const override { return progress_->load(slot); }
   Status layer_wait(uint32_t slot, uint32_t layer, uint64_t stream, ErrorDetail *error) override;
+  Status peer_copy(Backend &target, std::span<const PeerCopy> copies, ErrorDetail *error) override;
   uint32_t run_inside(uint32_t, bool, bool) override { return 0; }
   void drain() override;
   bool set_hold(bool, uint32_t) override { return false; }

@@ -11,7 +11,7 @@ namespace hicache {
 std::unique_ptr<Backend> make_cuda_backend() { return std::make_unique<CudaBackend>(); }
 
 CudaBackend::CudaBackend()
-    : fences_(device_), kernels_(device_), words_(device_), device_arena_(device_), host_arena_(device_), lists_(device_) {
+    : fences_(device_), kernels_(device_), words_(device_), device_arena_(device_), host_arena_(device_), lists_(device_), peers_(device_) {
   device_.on_fault = [this](int32_t native) { poison(native); };
 }
 
@@ -20,6 +20,15 @@ CudaBackend::~CudaBackend() { close(); }
 // ---- Open and close ----
 
 void CudaBackend::read_environment() {
+  if (const char *way = std::getenv("HICACHE_CUDA_PEER")) {
+    if (std::strcmp(way, "kernel") == 0) peer_tuning_.engine_from_bytes = UINT64_MAX;
+    if (std::strcmp(way, "engine") == 0) peer_tuning_.engine_from_bytes = 0;
+    peer_tuning_.by_driver = std::strcmp(way, "driver") == 0;
+  }
+  if (const char *blocks = std::getenv("HICACHE_CUDA_PEER_BLOCKS")) {
+    const unsigned long count = std::strtoul(blocks, nullptr, 10);
+    if (count <= 65536) peer_tuning_.kernel_blocks = static_cast<uint32_t>(count);
+  }
   if (tuned_) return;
   const char *calibrate = std::getenv("HICACHE_CUDA_CALIBRATE");
   tuning_.calibrate = calibrate == nullptr || std::strcmp(calibrate, "0") != 0;
@@ -221,6 +230,7 @@ void CudaBackend::close() {
   for (auto &lane : lanes_) {
     if (lane) lane->close();
   }
+  peers_.close();
   // Moves and zeroing may still run; after a fault this returns at once.
   for (CuStream stream : {mover_, reader_}) {
     if (stream == nullptr) continue;

@@ -14,6 +14,7 @@
 #include "backend_cuda_kernels.hpp"
 #include "backend_cuda_lane.hpp"
 #include "backend_cuda_memory.hpp"
+#include "backend_cuda_peer.hpp"
 #include "backend_cuda_words.hpp"
 
 namespace hicache {
@@ -24,7 +25,8 @@ public:
   ~CudaBackend() override;
 
   // Before open. Else open reads HICACHE_CUDA_METHOD (auto, direct, kernel, staged), HICACHE_CUDA_QUANTUM_BYTES and HICACHE_CUDA_CALIBRATE
-  // (0: off) from the environment.
+  // (0: off) from the environment. Of hand-overs it reads HICACHE_CUDA_PEER (kernel, engine, driver) and HICACHE_CUDA_PEER_BLOCKS, to
+  // measure and test each way.
   void tune(const CopyTuning &tuning) { tuning_ = tuning, tuned_ = true; }
 
   Status open(const BackendOptions &options, ErrorDetail *error) override;
@@ -56,6 +58,12 @@ public:
 
   void copied_bytes(uint64_t by_method[3]) const override;
   void copy_choice(uint32_t direction, hicache_copy_choice_t *out) const override;
+
+  Status peer_connect(Backend &target, ErrorDetail *error) override;
+  uint64_t peer_stream(bool out) const override { return reinterpret_cast<uint64_t>(peers_.stream(out)); }
+  Status peer_follow(bool out, uint64_t stream, ErrorDetail *error) override;
+  Status peer_lead(uint64_t stream, ErrorDetail *error) override;
+  Status peer_copy(Backend &target, std::span<const PeerCopy> copies, ErrorDetail *error) override;
 
   Status layer_word(uint32_t slot, uint32_t layer, uint64_t *address_out, uint32_t *expected_out, ErrorDetail *error) const override;
   Status device_table(uint32_t pool, uint64_t *address_out, uint32_t *count_out, ErrorDetail *error) const override;
@@ -96,6 +104,11 @@ private:
   Status digest_portion(uint32_t pool, std::span<const PhysicalPage> pages, uint64_t *digests_out, ErrorDetail *error);
   Status open_mirrors(const BackendOptions &options, ErrorDetail *error);
   void read_environment();
+  // Whether kernels and copies of this device may use the target's memory by address, once it has been told so.
+  bool reaches(CudaBackend &target);
+  CuResult copy_to_peer(CudaBackend &target, std::span<const PeerCopy> copies, bool direct);
+  CuResult copy_to_peer_by_kernel(std::span<const kernel::Fragment> fragments, uint64_t bytes);
+  CuResult copy_to_peer_by_engine(std::span<const kernel::Fragment> fragments, uint64_t bytes);
   // Makes the mover's stream follow `waits`; then `done` is recorded behind what was launched.
   Status begin_mover(std::span<const FenceMark> waits, ErrorDetail *error);
   Status end_mover(FenceMark done, ErrorDetail *error);
@@ -138,6 +151,8 @@ private:
   std::vector<MeasuredRate> rates_;
   std::atomic<bool> carrying_[2] = {};
   std::unique_ptr<CopyLane> lanes_[2]; // H2D, D2H.
+  PeerLinks peers_;
+  PeerTuning peer_tuning_;
 };
 
 std::unique_ptr<Backend> make_cuda_backend();

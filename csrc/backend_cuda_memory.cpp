@@ -35,6 +35,7 @@ Status DeviceArena::reserve(uint64_t bytes, uint64_t bytes_max, ErrorDetail *err
     return device_.report(r, "reserving device_bytes_max of addresses (cuMemAddressReserve)", HICACHE_INFEASIBLE, error);
   }
   reserved_ = reserved;
+  access_.assign(1, {properties.location});
   return grow(bytes, error);
 }
 
@@ -61,8 +62,6 @@ Status DeviceArena::grow(uint64_t bytes, ErrorDetail *error) {
   const DriverApi &api = device_.api();
   cu::AllocationProperties properties;
   properties.location = {1, device_.ordinal()};
-  cu::AccessDescription access;
-  access.location = properties.location;
   const uint64_t target = round_up(bytes, granule_), before = mapped_;
   while (mapped_ < target) {
     const uint64_t part = std::min(target - mapped_, round_up(kAllocationBytes, granule_));
@@ -74,7 +73,7 @@ Status DeviceArena::grow(uint64_t bytes, ErrorDetail *error) {
       r = api.memory_map(base_ + mapped_, part, 0, allocation, 0);
       if (r == cu::kSuccess) {
         what = "cuMemSetAccess";
-        r = api.memory_set_access(base_ + mapped_, part, &access, 1);
+        r = api.memory_set_access(base_ + mapped_, part, access_.data(), access_.size());
         if (r != cu::kSuccess) api.memory_unmap(base_ + mapped_, part);
       }
       if (r != cu::kSuccess) api.allocation_release(allocation);
@@ -87,6 +86,21 @@ Status DeviceArena::grow(uint64_t bytes, ErrorDetail *error) {
     mapped_ += part;
   }
   return HICACHE_OK;
+}
+
+CuResult DeviceArena::grant(CuDevice peer) {
+  if (adopted_ || base_ == 0) return cu::kSuccess;
+  for (const cu::AccessDescription &known : access_)
+    if (known.location.id == peer) return cu::kSuccess;
+  cu::AccessDescription access;
+  access.location = {1, peer};
+  CuAddress at = base_;
+  for (const Mapping &mapping : mappings_) {
+    if (CuResult r = device_.api().memory_set_access(at, mapping.bytes, &access, 1); r != cu::kSuccess) return r;
+    at += mapping.bytes;
+  }
+  access_.push_back(access);
+  return cu::kSuccess;
 }
 
 void DeviceArena::shrink(uint64_t bytes) {

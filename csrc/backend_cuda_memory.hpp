@@ -25,7 +25,12 @@ public:
   Status resize(uint64_t bytes, ErrorDetail *error);
   void close();
 
+  // Gives another device access to what is mapped and what will be. Nothing for memory of the caller, whose access is the caller's affair.
+  CuResult grant(CuDevice peer);
+
   CuAddress base() const { return base_; }
+  bool adopted() const { return adopted_; }
+  uint64_t mapped_bytes() const { return mapped_; }
   // Whether resizing to so many bytes unmaps any.
   bool gives_back(uint64_t bytes) const { return !mappings_.empty() && mapped_ - mappings_.back().bytes >= bytes; }
 
@@ -40,7 +45,8 @@ private:
   CudaDevice &device_;
   CuAddress base_ = 0;
   uint64_t reserved_ = 0, mapped_ = 0, granule_ = 0;
-  std::vector<Mapping> mappings_; // In address order.
+  std::vector<Mapping> mappings_;             // In address order.
+  std::vector<cu::AccessDescription> access_; // Of this device, then of those that were granted it.
   bool adopted_ = false;
 };
 

@@ -59,6 +59,9 @@ public:
   Status order_step(uint64_t stream, std::span<const FenceMark> waits, ErrorDetail *error) override {
     return inner_->order_step(stream, waits, error);
   }
+  Status peer_copy(Backend &target, std::span<const PeerCopy> copies, ErrorDetail *error) override {
+    return inner_->peer_copy(target, copies, error);
+  }
   uint32_t progress(uint32_t slot) const override { return inner_->progress(slot); }
   std::atomic<uint64_t> *tags(Tier tier, uint32_t pool) override { return inner_->tags(tier, pool); }
 

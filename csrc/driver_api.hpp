@@ -29,9 +29,11 @@ inline constexpr CuResult kNoDevice = 100;
 inline constexpr CuResult kInvalidDevice = 101;
 inline constexpr CuResult kNoBinaryForGpu = 209;
 inline constexpr CuResult kInvalidContext = 201;
+inline constexpr CuResult kPeerAccessUnsupported = 217;
 inline constexpr CuResult kInvalidHandle = 400;
 inline constexpr CuResult kNotFound = 500;
 inline constexpr CuResult kNotReady = 600;
+inline constexpr CuResult kPeerAccessAlreadyEnabled = 704;
 inline constexpr CuResult kAlreadyRegistered = 712;
 inline constexpr CuResult kNotPermitted = 800;
 inline constexpr CuResult kNotSupported = 801;
@@ -54,6 +56,7 @@ inline constexpr int kAttributeVirtualMemory = 102;
 inline constexpr int kPointerContext = 1;
 inline constexpr int kPointerMemoryType = 2; // unsigned: 1 host, 2 device, 3 array.
 inline constexpr int kPointerOrdinal = 9;
+inline constexpr int kPointerAccess = 16; // unsigned: what the current context's device may do there; 3 is read and write.
 
 struct Location { // CUmemLocation.
   int type = 0;   // 1: device.
@@ -136,6 +139,9 @@ static_assert(sizeof(AccessDescription) == 12 && sizeof(CopyAttributes) == 24);
   X(event_query, "cuEventQuery", (CuEvent))                                                                                                \
   X(event_elapsed, "cuEventElapsedTime", (float *, CuEvent, CuEvent))                                                                      \
   X(event_synchronize, "cuEventSynchronize", (CuEvent))                                                                                    \
+  X(can_access_peer, "cuDeviceCanAccessPeer", (int *, CuDevice, CuDevice))                                                                 \
+  X(enable_peer_access, "cuCtxEnablePeerAccess", (CuContext, unsigned))                                                                    \
+  X(copy_peer_async, "cuMemcpyPeerAsync", (CuAddress, CuContext, CuAddress, CuContext, size_t, CuStream))                                  \
   X(copy_async, "cuMemcpyAsync", (CuAddress, CuAddress, size_t, CuStream))                                                                 \
   X(set8_async, "cuMemsetD8Async", (CuAddress, unsigned char, size_t, CuStream))                                                           \
   X(set32_async, "cuMemsetD32Async", (CuAddress, unsigned, size_t, CuStream))                                                              \

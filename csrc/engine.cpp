@@ -252,6 +252,8 @@ void Engine::stats(hicache_stats_t *stats_out) {
   out.staged_bytes = by_method[2];
   backend_->copy_choice(HICACHE_H2D, &out.h2d_choice);
   backend_->copy_choice(HICACHE_D2H, &out.d2h_choice);
+  out.handed_over_bytes = handed_over_bytes_;
+  out.received_bytes = received_bytes_;
   out.clock_ns = backend_->virtual_clock() ? backend_->now_ns() : 0;
 }
 

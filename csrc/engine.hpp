@@ -48,6 +48,10 @@ public:
   uint32_t pool_count() const { return static_cast<uint32_t>(options_.pools.size()); }
   uint64_t held_pages_max() const { return held_pages_max_; }
   uint64_t transfer_pages_max() const { return transfer_pages_max_; }
+  uint32_t backend_kind() const { return options_.options.backend; }
+  const PoolGeometry &geometry(uint32_t pool) const { return options_.pools[pool]; }
+  void count_handed_over(uint64_t bytes) { handed_over_bytes_ += bytes; }
+  void count_received(uint64_t bytes) { received_bytes_ += bytes; }
   uint32_t page_tokens(uint32_t pool) const { return options_.pools[pool].options.page_tokens; }
   KernelMap kernel_map(uint32_t pool) const;
   void count_sinks(uint64_t sinks) { sink_translations_ += sinks; }
@@ -145,6 +149,7 @@ private:
   uint64_t transfer_pages_max_ = 0;
   uint64_t moves_during_transfer_ = 0;
   uint64_t sink_translations_ = 0;
+  uint64_t handed_over_bytes_ = 0, received_bytes_ = 0;
   bool backend_open_ = false;
   bool closing_ = false;
 };

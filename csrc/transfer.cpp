@@ -379,6 +379,20 @@ Status TransferTable::slot_of_ticket(hicache_ticket_t id, uint32_t *slot_out, Er
 
 // ---- Looking inside ----
 
+hicache_ticket_t TransferTable::reader_of(std::span<const uint32_t> entries) const {
+  if (unread_ == 0 || entries.empty()) return 0;
+  for (const Ticket &ticket : tickets_) {
+    if (ticket.state != State::kUnread || ticket.job.direction != HICACHE_D2H) continue;
+    for (const CopyChunk *chunk = ticket.chunks; chunk != nullptr; chunk = chunk->next) {
+      for (uint32_t i = 0; i < chunk->count; i++) {
+        const TierCopy &copy = chunk->copies[i];
+        if (std::binary_search(entries.begin(), entries.end(), copy.pool << 28 | raw(copy.device_page))) return ticket.job.ticket;
+      }
+    }
+  }
+  return 0;
+}
+
 void TransferTable::name_blocking_ticket(Tier tier, ErrorDetail *error) const {
   if (error == nullptr || error->blocking_pool == HICACHE_NO_POOL) return;
   const Arena *arena = tier == Tier::kDevice ? parties_.device : parties_.host;

@@ -69,6 +69,16 @@ public:
   // The slot that a ticket has, or had last. STALE_ID.
   Status slot_of_ticket(hicache_ticket_t ticket, uint32_t *slot_out, ErrorDetail *error) const;
 
+  // Whether something is writing this device page: a load whose completion has not been read, or a hand-over that the host makes. The
+  // second kind is marked by whoever makes it. Under the engine's lock.
+  bool arriving(uint32_t pool, uint32_t place) const { return device_incoming_.test(pool, place); }
+  void begin_arrival(uint32_t pool, uint32_t place) { device_incoming_.set(pool, place); }
+  void end_arrival(uint32_t pool, uint32_t place) { device_incoming_.clear(pool, place); }
+
+  // A ticket of a back-up that reads one of these device pages, whose completion has not been read; 0: none does. `entries`: pool << 28 |
+  // place, ascending. O(pages in flight * log entries). Under the engine's lock.
+  hicache_ticket_t reader_of(std::span<const uint32_t> entries) const;
+
   // Puts into error.ticket which submitted ticket holds the page that stands in the way. O(pages in flight). Under the engine's lock.
   void name_blocking_ticket(Tier tier, ErrorDetail *error) const;
   // Violations, one a line: every page in flight is pinned where its job says. Under the engine's lock.

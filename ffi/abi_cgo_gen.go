@@ -118,6 +118,8 @@ package ffi
 #cgo nocallback go_hicache_log_drain
 #cgo noescape go_hicache_log_stop
 #cgo nocallback go_hicache_log_stop
+#cgo noescape go_hicache_hand_over
+#cgo nocallback go_hicache_hand_over
 #cgo noescape go_hicache_abi_layout
 #cgo nocallback go_hicache_abi_layout
 #cgo noescape go_hicache_invoke
@@ -341,6 +343,10 @@ static int32_t go_hicache_log_drain(uintptr_t f, uintptr_t a0, uintptr_t a1, uin
 
 static int32_t go_hicache_log_stop(uintptr_t f, uintptr_t a0, uintptr_t a1) {
   return ((int32_t (*)(void *, void *))f)((void *)a0, (void *)a1);
+}
+
+static int32_t go_hicache_hand_over(uintptr_t f, uintptr_t a0, uintptr_t a1, uintptr_t a2, uintptr_t a3) {
+  return ((int32_t (*)(void *, void *, void *, void *))f)((void *)a0, (void *)a1, (void *)a2, (void *)a3);
 }
 
 static uint32_t go_hicache_abi_layout(uintptr_t f, uint32_t a0, uintptr_t a1, uintptr_t a2) {
@@ -689,6 +695,12 @@ func (t *table) callLogDrain(f *frame, engine uintptr, buffer unsafe.Pointer, bu
 func (t *table) callLogStop(f *frame, engine uintptr, errorOut unsafe.Pointer) Status {
 	f.hold[0] = errorOut
 	return Status(C.go_hicache_log_stop(C.uintptr_t(t.fnLogStop), C.uintptr_t(engine), C.uintptr_t(uintptr(errorOut))))
+}
+
+func (t *table) callHandOver(f *frame, source uintptr, target uintptr, request unsafe.Pointer, errorOut unsafe.Pointer) Status {
+	f.hold[0] = request
+	f.hold[1] = errorOut
+	return Status(C.go_hicache_hand_over(C.uintptr_t(t.fnHandOver), C.uintptr_t(source), C.uintptr_t(target), C.uintptr_t(uintptr(request)), C.uintptr_t(uintptr(errorOut))))
 }
 
 func (t *table) callABILayout(f *frame, index uint32, nameOut unsafe.Pointer, valueOut unsafe.Pointer) uint32 {

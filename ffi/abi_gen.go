@@ -318,6 +318,9 @@ const (
 	RangeStorageRead  = 5
 	RangeStorageWrite = 6
 	RangeCount        = 7
+	// What is enqueued on target_stream from here on follows the arrival. Target pages may then be held already: by leases, and by open steps of that
+	// stream. Without it target_stream is made to wait for nothing, and targets must be held by nobody.
+	HandOverHeld = 1
 )
 
 // statusNames are the names as the header writes them.
@@ -808,6 +811,10 @@ type Stats struct {
 	StagedBytes uint64
 	H2DChoice   CopyChoice
 	D2HChoice   CopyChoice
+	// To and from other engines (hicache_hand_over), once queued.
+	HandedOverBytes uint64
+	// To and from other engines (hicache_hand_over), once queued.
+	ReceivedBytes uint64
 }
 
 // PoolStats is hicache_pool_stats_t.
@@ -828,6 +835,29 @@ type PoolStats struct {
 	// Free bytes beside the span.
 	GapHighBytes     uint64
 	FreeVirtualPages uint64
+}
+
+type abiHandOverLine struct {
+	sourcePool   uint32
+	targetPool   uint32
+	pageCount    uint32
+	reserved0    uint32
+	sourceVPages *ids.VirtualPage
+	targetVPages *ids.VirtualPage
+}
+
+type abiHandOver struct {
+	structSize uint32
+	lineCount  uint32
+	lines      *abiHandOverLine
+	// CUDA: the stream of the source's device whose work so far the copies must follow (producer of the pages). 0 = its
+	// legacy default stream. Ignored by the CPU and null backends.
+	sourceStream uint64
+	// Likewise of the target's device (last reader of what is overwritten).
+	targetStream uint64
+	// HICACHE_HAND_OVER_*.
+	flags     uint32
+	reserved0 uint32
 }
 
 type abiCall struct {
@@ -1058,7 +1088,7 @@ var layout = []layoutEntry{
 	{"hicache_copy_choice.direct_mb_s", 92, unsafe.Offsetof(CopyChoice{}.DirectMbS)},
 	{"hicache_copy_choice.kernel_mb_s", 96, unsafe.Offsetof(CopyChoice{}.KernelMbS)},
 	{"hicache_copy_choice.staged_mb_s", 100, unsafe.Offsetof(CopyChoice{}.StagedMbS)},
-	{"hicache_stats", 504, unsafe.Sizeof(Stats{})},
+	{"hicache_stats", 520, unsafe.Sizeof(Stats{})},
 	{"hicache_stats.struct_size", 0, unsafe.Offsetof(Stats{}.structSize)},
 	{"hicache_stats.pool_count", 4, unsafe.Offsetof(Stats{}.PoolCount)},
 	{"hicache_stats.takes", 8, unsafe.Offsetof(Stats{}.Takes)},
@@ -1099,6 +1129,8 @@ var layout = []layoutEntry{
 	{"hicache_stats.staged_bytes", 288, unsafe.Offsetof(Stats{}.StagedBytes)},
 	{"hicache_stats.h2d_choice", 296, unsafe.Offsetof(Stats{}.H2DChoice)},
 	{"hicache_stats.d2h_choice", 400, unsafe.Offsetof(Stats{}.D2HChoice)},
+	{"hicache_stats.handed_over_bytes", 504, unsafe.Offsetof(Stats{}.HandedOverBytes)},
+	{"hicache_stats.received_bytes", 512, unsafe.Offsetof(Stats{}.ReceivedBytes)},
 	{"hicache_pool_stats", 88, unsafe.Sizeof(PoolStats{})},
 	{"hicache_pool_stats.struct_size", 0, unsafe.Offsetof(PoolStats{}.structSize)},
 	{"hicache_pool_stats.reserved0", 4, unsafe.Offsetof(PoolStats{}.reserved0)},
@@ -1112,6 +1144,21 @@ var layout = []layoutEntry{
 	{"hicache_pool_stats.gap_low_bytes", 64, unsafe.Offsetof(PoolStats{}.GapLowBytes)},
 	{"hicache_pool_stats.gap_high_bytes", 72, unsafe.Offsetof(PoolStats{}.GapHighBytes)},
 	{"hicache_pool_stats.free_virtual_pages", 80, unsafe.Offsetof(PoolStats{}.FreeVirtualPages)},
+	{"hicache_hand_over_line", 32, unsafe.Sizeof(abiHandOverLine{})},
+	{"hicache_hand_over_line.source_pool", 0, unsafe.Offsetof(abiHandOverLine{}.sourcePool)},
+	{"hicache_hand_over_line.target_pool", 4, unsafe.Offsetof(abiHandOverLine{}.targetPool)},
+	{"hicache_hand_over_line.page_count", 8, unsafe.Offsetof(abiHandOverLine{}.pageCount)},
+	{"hicache_hand_over_line.reserved0", 12, unsafe.Offsetof(abiHandOverLine{}.reserved0)},
+	{"hicache_hand_over_line.source_vpages", 16, unsafe.Offsetof(abiHandOverLine{}.sourceVPages)},
+	{"hicache_hand_over_line.target_vpages", 24, unsafe.Offsetof(abiHandOverLine{}.targetVPages)},
+	{"hicache_hand_over", 40, unsafe.Sizeof(abiHandOver{})},
+	{"hicache_hand_over.struct_size", 0, unsafe.Offsetof(abiHandOver{}.structSize)},
+	{"hicache_hand_over.line_count", 4, unsafe.Offsetof(abiHandOver{}.lineCount)},
+	{"hicache_hand_over.lines", 8, unsafe.Offsetof(abiHandOver{}.lines)},
+	{"hicache_hand_over.source_stream", 16, unsafe.Offsetof(abiHandOver{}.sourceStream)},
+	{"hicache_hand_over.target_stream", 24, unsafe.Offsetof(abiHandOver{}.targetStream)},
+	{"hicache_hand_over.flags", 32, unsafe.Offsetof(abiHandOver{}.flags)},
+	{"hicache_hand_over.reserved0", 36, unsafe.Offsetof(abiHandOver{}.reserved0)},
 	{"hicache_call", 88, unsafe.Sizeof(abiCall{})},
 	{"hicache_call.function", 0, unsafe.Offsetof(abiCall{}.function)},
 	{"hicache_call.arguments", 8, unsafe.Offsetof(abiCall{}.arguments)},
@@ -1175,6 +1222,7 @@ type table struct {
 	fnLogStart         uintptr
 	fnLogDrain         uintptr
 	fnLogStop          uintptr
+	fnHandOver         uintptr
 	fnABILayout        uintptr
 	fnInvoke           uintptr
 }
@@ -1237,6 +1285,7 @@ func (t *table) symbols() []symbol {
 		{"hicache_log_start", &t.fnLogStart},
 		{"hicache_log_drain", &t.fnLogDrain},
 		{"hicache_log_stop", &t.fnLogStop},
+		{"hicache_hand_over", &t.fnHandOver},
 		{"hicache_abi_layout", &t.fnABILayout},
 		{"hicache_invoke", &t.fnInvoke},
 	}

@@ -571,6 +571,16 @@ func (t *table) callLogStop(f *frame, engine uintptr, errorOut unsafe.Pointer) S
 	return Status(t.invoke(f, t.fnLogStop))
 }
 
+func (t *table) callHandOver(f *frame, source uintptr, target uintptr, request unsafe.Pointer, errorOut unsafe.Pointer) Status {
+	f.hold[0] = request
+	f.hold[1] = errorOut
+	f.call.arguments[0] = uint64(source)
+	f.call.arguments[1] = uint64(target)
+	f.call.arguments[2] = uint64(uintptr(request))
+	f.call.arguments[3] = uint64(uintptr(errorOut))
+	return Status(t.invoke(f, t.fnHandOver))
+}
+
 func (t *table) callABILayout(f *frame, index uint32, nameOut unsafe.Pointer, valueOut unsafe.Pointer) uint32 {
 	f.hold[0] = nameOut
 	f.hold[1] = valueOut

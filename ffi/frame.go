@@ -23,6 +23,9 @@ type frame struct {
 	hostPages []abiHostPages
 	addresses []uintptr // Of host pages: not memory of Go.
 	transfer  abiTransfer
+	handOver  abiHandOver
+
+	handOverLines []abiHandOverLine
 
 	out32 uint32
 	out64 uint64
@@ -58,6 +61,7 @@ func (f *frame) release() {
 	f.tables = forget(f.tables)
 	f.hostTakes = forget(f.hostTakes)
 	f.hostPages = forget(f.hostPages)
+	f.handOverLines = forget(f.handOverLines)
 	frames.Put(f)
 }
 

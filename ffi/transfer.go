@@ -137,9 +137,7 @@ func (e *Engine) CompletionFD() (int, error) {
 	}
 	fd := e.library.table.callCompletionFD(f, e.handle)
 	if fd < 0 {
-		f.err.message = [len(f.err.message)]byte{}
-		copy(f.err.message[:], "this engine has no eventfd")
-		return -1, e.end(f, "completion fd", StatusUnsupported)
+		return -1, e.end(f, "completion fd", f.refuse(StatusUnsupported, "this engine has no eventfd"))
 	}
 	return int(fd), e.end(f, "completion fd", StatusOK)
 }

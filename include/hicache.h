@@ -684,6 +684,7 @@ typedef struct hicache_stats {
   uint64_t direct_bytes, kernel_bytes, staged_bytes;  // CUDA: what crossed the bus by which of HICACHE_COPY_*.
   hicache_copy_choice_t h2d_choice;
   hicache_copy_choice_t d2h_choice;
+  uint64_t handed_over_bytes, received_bytes;         // To and from other engines (hicache_hand_over), once queued.
 } hicache_stats_t;
 HICACHE_API hicache_status_t hicache_stats(hicache_engine_t *engine, hicache_stats_t *stats_out, hicache_error_t *error);
 
@@ -758,6 +759,44 @@ HICACHE_API hicache_status_t hicache_log_drain(hicache_engine_t *engine, void *b
 
 // Ends the log with a mark; what is recorded can still be drained. OK also when there is none.
 HICACHE_API hicache_status_t hicache_log_stop(hicache_engine_t *engine, hicache_error_t *error);
+
+// ---- Hand-over to another engine --------------------------------------------------------------------------------------------
+
+// Pages of one pool of the source, and as many pages of one pool of the target, which get their bytes in this order.
+typedef struct hicache_hand_over_line {
+  uint32_t source_pool;
+  uint32_t target_pool;
+  uint32_t page_count;
+  uint32_t reserved0;
+  const hicache_vpage_t *source_vpages;
+  const hicache_vpage_t *target_vpages;
+} hicache_hand_over_line_t;
+
+typedef struct hicache_hand_over {
+  uint32_t struct_size;
+  uint32_t line_count;
+  const hicache_hand_over_line_t *lines;
+  uint64_t source_stream; // CUDA: the stream of the source's device whose work so far the copies must follow (producer of the pages). 0 = its
+                          // legacy default stream. Ignored by the CPU and null backends.
+  uint64_t target_stream; // Likewise of the target's device (last reader of what is overwritten).
+  uint32_t flags;         // HICACHE_HAND_OVER_*.
+  uint32_t reserved0;
+} hicache_hand_over_t;
+// What is enqueued on target_stream from here on follows the arrival. Target pages may then be held already: by leases, and by open steps of that
+// stream. Without it target_stream is made to wait for nothing, and targets must be held by nobody.
+#define HICACHE_HAND_OVER_HELD 1u
+
+// Copies pages of one engine into pages that another engine of this process has taken, on another device or the same: prefill to decode, or
+// between replicas. All lines or none. Device work of both engines, ordered as a closed step of each: it follows the moves and closed steps that
+// touched the pages, and whatever moves or overwrites them later, or reads the targets in a step opened later on any stream, follows it. So the
+// caller may free, move or extend on either side at once. CUDA: never blocks, but the first call of a pair gives the source's device access to the
+// target's memory (once, milliseconds; with no lines that is all a call does); over NVLink or PCIe where the devices reach each other, else through
+// the host. CPU: blocks for the copy, without the engines' locks. Pools must agree in role, page_tokens, layers, rows, envelope and page_bytes.
+// Errors name the side: INVALID_ARGUMENT (pools that differ, with need and have; a target page twice; the same engine twice; a stream that is not of
+// that side's device), UNSUPPORTED (different backends), NOT_MAPPED, LIMIT, CLOSED, DEVICE; BUSY (a source page that a load is still writing; a
+// target page that a transfer holds, with the ticket, or without the flag anything else).
+HICACHE_API hicache_status_t hicache_hand_over(hicache_engine_t *source, hicache_engine_t *target, const hicache_hand_over_t *request,
+                                               hicache_error_t *error);
 
 // Sizes and offsets as this library was compiled, for binding tests: entry i is "struct.field" (or "struct" for its size). Returns
 // the number of entries; name_out and value_out may be NULL.

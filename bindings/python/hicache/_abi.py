@@ -162,6 +162,9 @@ HICACHE_RANGE_COMPACTION = 4
 HICACHE_RANGE_STORAGE_READ = 5
 HICACHE_RANGE_STORAGE_WRITE = 6
 HICACHE_RANGE_COUNT = 7
+# What is enqueued on target_stream from here on follows the arrival. Target pages may then be held already: by leases, and by open steps of that
+# stream. Without it target_stream is made to wait for nothing, and targets must be held by nobody.
+HICACHE_HAND_OVER_HELD = 1
 
 STATUS_NAMES = {
     0: "OK",
@@ -702,6 +705,10 @@ class hicache_stats_t(Structure):
         ("staged_bytes", c_uint64),
         ("h2d_choice", hicache_copy_choice_t),
         ("d2h_choice", hicache_copy_choice_t),
+        # To and from other engines (hicache_hand_over), once queued.
+        ("handed_over_bytes", c_uint64),
+        # To and from other engines (hicache_hand_over), once queued.
+        ("received_bytes", c_uint64),
     ]
 
     def __init__(self, **fields):
@@ -726,6 +733,37 @@ class hicache_pool_stats_t(Structure):
         # Free bytes beside the span.
         ("gap_high_bytes", c_uint64),
         ("free_virtual_pages", c_uint64),
+    ]
+
+    def __init__(self, **fields):
+        super().__init__(struct_size=sizeof(type(self)), **fields)
+
+
+# Pages of one pool of the source, and as many pages of one pool of the target, which get their bytes in this order.
+class hicache_hand_over_line_t(Structure):
+    _fields_ = [
+        ("source_pool", c_uint32),
+        ("target_pool", c_uint32),
+        ("page_count", c_uint32),
+        ("reserved0", c_uint32),
+        ("source_vpages", POINTER(c_uint32)),
+        ("target_vpages", POINTER(c_uint32)),
+    ]
+
+
+class hicache_hand_over_t(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("line_count", c_uint32),
+        ("lines", POINTER(hicache_hand_over_line_t)),
+        # CUDA: the stream of the source's device whose work so far the copies must follow (producer of the pages). 0 = its
+        # legacy default stream. Ignored by the CPU and null backends.
+        ("source_stream", c_uint64),
+        # Likewise of the target's device (last reader of what is overwritten).
+        ("target_stream", c_uint64),
+        # HICACHE_HAND_OVER_*.
+        ("flags", c_uint32),
+        ("reserved0", c_uint32),
     ]
 
     def __init__(self, **fields):
@@ -957,7 +995,7 @@ LAYOUT = {
     "hicache_copy_choice.direct_mb_s": 92,
     "hicache_copy_choice.kernel_mb_s": 96,
     "hicache_copy_choice.staged_mb_s": 100,
-    "hicache_stats": 504,
+    "hicache_stats": 520,
     "hicache_stats.struct_size": 0,
     "hicache_stats.pool_count": 4,
     "hicache_stats.takes": 8,
@@ -998,6 +1036,8 @@ LAYOUT = {
     "hicache_stats.staged_bytes": 288,
     "hicache_stats.h2d_choice": 296,
     "hicache_stats.d2h_choice": 400,
+    "hicache_stats.handed_over_bytes": 504,
+    "hicache_stats.received_bytes": 512,
     "hicache_pool_stats": 88,
     "hicache_pool_stats.struct_size": 0,
     "hicache_pool_stats.reserved0": 4,
@@ -1011,6 +1051,21 @@ LAYOUT = {
     "hicache_pool_stats.gap_low_bytes": 64,
     "hicache_pool_stats.gap_high_bytes": 72,
     "hicache_pool_stats.free_virtual_pages": 80,
+    "hicache_hand_over_line": 32,
+    "hicache_hand_over_line.source_pool": 0,
+    "hicache_hand_over_line.target_pool": 4,
+    "hicache_hand_over_line.page_count": 8,
+    "hicache_hand_over_line.reserved0": 12,
+    "hicache_hand_over_line.source_vpages": 16,
+    "hicache_hand_over_line.target_vpages": 24,
+    "hicache_hand_over": 40,
+    "hicache_hand_over.struct_size": 0,
+    "hicache_hand_over.line_count": 4,
+    "hicache_hand_over.lines": 8,
+    "hicache_hand_over.source_stream": 16,
+    "hicache_hand_over.target_stream": 24,
+    "hicache_hand_over.flags": 32,
+    "hicache_hand_over.reserved0": 36,
     "hicache_call": 88,
     "hicache_call.function": 0,
     "hicache_call.arguments": 8,
@@ -1043,6 +1098,8 @@ STRUCTS = {
     "hicache_copy_choice": hicache_copy_choice_t,
     "hicache_stats": hicache_stats_t,
     "hicache_pool_stats": hicache_pool_stats_t,
+    "hicache_hand_over_line": hicache_hand_over_line_t,
+    "hicache_hand_over": hicache_hand_over_t,
     "hicache_call": hicache_call_t,
 }
 
@@ -1103,6 +1160,7 @@ PROTOTYPES = [
     ("hicache_log_start", c_int32, [c_void_p, c_uint64, POINTER(hicache_error_t)]),
     ("hicache_log_drain", c_int32, [c_void_p, c_void_p, c_uint64, POINTER(c_uint64), POINTER(hicache_error_t)]),
     ("hicache_log_stop", c_int32, [c_void_p, POINTER(hicache_error_t)]),
+    ("hicache_hand_over", c_int32, [c_void_p, c_void_p, POINTER(hicache_hand_over_t), POINTER(hicache_error_t)]),
     ("hicache_abi_layout", c_uint32, [c_uint32, POINTER(c_char_p), POINTER(c_uint64)]),
     ("hicache_invoke", c_int32, [POINTER(hicache_call_t)]),
 ]

@@ -59,37 +59,62 @@ CuContext current() { return context_stack.empty() ? nullptr : context_stack.bac
 // ---- Memory: ranges that may be touched ----
 
 std::mutex memory_mutex;
-std::map<uint64_t, uint64_t> device_ranges, pinned_ranges; // Start to end.
 
-bool inside(const std::map<uint64_t, uint64_t> &ranges, uint64_t at, uint64_t bytes) {
-  auto range = ranges.upper_bound(at);
-  if (range == ranges.begin()) return false;
-  --range;
-  // Device mappings that touch are one; registrations that touch are not, as on a real device.
-  uint64_t end = range->second;
-  if (&ranges == &device_ranges) {
-    for (++range; range != ranges.end() && range->first == end; ++range) end = range->second;
-  }
-  return at + bytes <= end;
-}
-bool on_device(uint64_t at, uint64_t bytes) {
+int device_of(CuContext context) { return static_cast<Context *>(context)->device; }
+
+struct DeviceRange {
+  uint64_t end;
+  int owner;
+  unsigned access; // A bit a device, as cuMemSetAccess has set it. Of cuMemAlloc's ranges: the owner's.
+  bool allocated;  // By cuMemAlloc: open to the contexts that have enabled access to the owner's as well.
+};
+std::map<uint64_t, DeviceRange> device_ranges; // By start.
+std::map<uint64_t, uint64_t> pinned_ranges;    // Start to end.
+bool peer_enabled[2][2] = {};                  // [of the context][to the peer].
+
+// Device mappings that touch are one. `device` < 0: whoever it is for.
+bool on_device(uint64_t at, uint64_t bytes, int device = -1) {
   std::lock_guard lock(memory_mutex);
-  return inside(device_ranges, at, bytes);
+  auto range = device_ranges.upper_bound(at);
+  if (range == device_ranges.begin()) return false;
+  --range;
+  for (uint64_t reached = at;;) {
+    const DeviceRange &of = range->second;
+    if (of.end <= reached) return false;
+    const bool open = device < 0 || (of.access >> device & 1) != 0 || (of.allocated && peer_enabled[device][of.owner]);
+    if (!open) return false;
+    reached = of.end;
+    if (at + bytes <= reached) return true;
+    if (++range == device_ranges.end() || range->first != reached) return false;
+  }
 }
+// Registrations that touch are not one, as on a real device.
 bool pinned(uint64_t at, uint64_t bytes) {
   std::lock_guard lock(memory_mutex);
-  return inside(pinned_ranges, at, bytes);
+  auto range = pinned_ranges.upper_bound(at);
+  if (range == pinned_ranges.begin()) return false;
+  return at + bytes <= (--range)->second;
 }
-bool touchable(uint64_t at, uint64_t bytes) { return on_device(at, bytes) || pinned(at, bytes); }
+bool touchable(uint64_t at, uint64_t bytes, int device = -1) { return on_device(at, bytes, device) || pinned(at, bytes); }
 
 // ---- Streams and events ----
 
+// What an event was recorded behind; whoever waits keeps it, and a later recording is another.
+struct Recording {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool passed = false;
+  double at_ns = 0; // Of the stream's simulated time, when it passed.
+};
 struct Event {
   CuContext context;
   std::mutex mutex;
-  std::condition_variable changed;
-  uint64_t recorded = 0, passed = 0;
-  double at_ns = 0; // Of the stream's simulated time, when it passed last.
+  std::shared_ptr<Recording> last; // Null: never recorded, which counts as passed.
+
+  std::shared_ptr<Recording> recording() {
+    std::lock_guard lock(mutex);
+    return last;
+  }
 };
 
 // Simulated time, for tests of what measures it: each stream has its own, which copies and kernels lengthen by what the test's function
@@ -308,8 +333,9 @@ SIMULATED cuMemAlloc_v2(CuAddress *address, size_t bytes) {
   void *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(memory, 0xa5, bytes);
   *address = reinterpret_cast<CuAddress>(memory);
+  const int owner = device_of(current());
   std::lock_guard lock(memory_mutex);
-  device_ranges[*address] = *address + bytes;
+  device_ranges[*address] = {*address + bytes, owner, 1u << owner, true};
   return cu::kSuccess;
 }
 SIMULATED cuMemFree_v2(CuAddress address) {
@@ -342,7 +368,12 @@ SIMULATED cuMemHostGetDevicePointer_v2(CuAddress *address, void *memory, unsigne
 SIMULATED cuPointerGetAttribute(void *value, int attribute, CuAddress address) {
   if (!on_device(address, 1)) return cu::kInvalidValue;
   if (attribute == cu::kPointerMemoryType) *static_cast<unsigned *>(value) = 2;
-  if (attribute == cu::kPointerOrdinal) *static_cast<int *>(value) = 0;
+  if (attribute == cu::kPointerAccess) {
+    ENTER();
+    *static_cast<unsigned *>(value) = on_device(address, 1, device_of(current())) ? 3 : 0;
+  }
+  std::lock_guard lock(memory_mutex);
+  if (attribute == cu::kPointerOrdinal) *static_cast<int *>(value) = (--device_ranges.upper_bound(address))->second.owner;
   return cu::kSuccess;
 }
 SIMULATED cuMemAddressReserve(CuAddress *address, size_t bytes, size_t, CuAddress, unsigned long long) {
@@ -354,19 +385,19 @@ SIMULATED cuMemAddressReserve(CuAddress *address, size_t bytes, size_t, CuAddres
 SIMULATED cuMemAddressFree(CuAddress address, size_t bytes) {
   return munmap(reinterpret_cast<void *>(address), bytes) == 0 ? cu::kSuccess : cu::kInvalidValue;
 }
-SIMULATED cuMemCreate(CuAllocation *allocation, size_t bytes, const cu::AllocationProperties *, unsigned long long) {
+SIMULATED cuMemCreate(CuAllocation *allocation, size_t bytes, const cu::AllocationProperties *properties, unsigned long long) {
   ENTER();
   if (bytes > (size_t{1} << 33) || environment("SIMULATED_CUDA_NO_MEMORY", 0) != 0) return cu::kOutOfMemory;
-  return *allocation = bytes, cu::kSuccess;
+  return *allocation = static_cast<CuAllocation>(properties->location.id), cu::kSuccess; // Its device is all that matters.
 }
 SIMULATED cuMemRelease(CuAllocation) { return cu::kSuccess; }
 SIMULATED cuMemGetAllocationGranularity(size_t *bytes, const cu::AllocationProperties *, int) {
   return *bytes = size_t{2} << 20, cu::kSuccess;
 }
-SIMULATED cuMemMap(CuAddress address, size_t bytes, size_t, CuAllocation, unsigned long long) {
+SIMULATED cuMemMap(CuAddress address, size_t bytes, size_t, CuAllocation allocation, unsigned long long) {
   if (mprotect(reinterpret_cast<void *>(address), bytes, PROT_READ | PROT_WRITE) != 0) return cu::kInvalidValue;
   std::lock_guard lock(memory_mutex);
-  device_ranges[address] = address + bytes;
+  device_ranges[address] = {address + bytes, static_cast<int>(allocation), 0, false};
   return cu::kSuccess;
 }
 SIMULATED cuMemUnmap(CuAddress address, size_t bytes) {
@@ -375,7 +406,32 @@ SIMULATED cuMemUnmap(CuAddress address, size_t bytes) {
   madvise(reinterpret_cast<void *>(address), bytes, MADV_DONTNEED);
   return mprotect(reinterpret_cast<void *>(address), bytes, PROT_NONE) == 0 ? cu::kSuccess : cu::kInvalidValue;
 }
-SIMULATED cuMemSetAccess(CuAddress, size_t, const cu::AccessDescription *, size_t) { return cu::kSuccess; }
+SIMULATED cuMemSetAccess(CuAddress address, size_t bytes, const cu::AccessDescription *access, size_t count) {
+  std::lock_guard lock(memory_mutex);
+  auto range = device_ranges.find(address);
+  if (range == device_ranges.end() || range->second.end != address + bytes) return cu::kInvalidValue;
+  for (size_t i = 0; i < count; i++) {
+    const int device = access[i].location.id;
+    if (device != range->second.owner && environment("SIMULATED_CUDA_PEERS", 1) == 0) return cu::kNotSupported;
+    const unsigned bit = 1u << device;
+    range->second.access = access[i].flags == 3 ? range->second.access | bit : range->second.access & ~bit;
+  }
+  return cu::kSuccess;
+}
+
+// ---- Peers ----
+
+SIMULATED cuDeviceCanAccessPeer(int *can, CuDevice, CuDevice) { return *can = environment("SIMULATED_CUDA_PEERS", 1), cu::kSuccess; }
+SIMULATED cuCtxEnablePeerAccess(CuContext peer, unsigned) {
+  ENTER();
+  if (peer == current()) return cu::kInvalidDevice;
+  if (environment("SIMULATED_CUDA_PEERS", 1) == 0) return cu::kPeerAccessUnsupported;
+  std::lock_guard lock(memory_mutex);
+  bool &enabled = peer_enabled[device_of(current())][device_of(peer)];
+  if (enabled) return cu::kPeerAccessAlreadyEnabled;
+  enabled = true;
+  return cu::kSuccess;
+}
 
 // ---- Streams and events ----
 
@@ -423,32 +479,34 @@ SIMULATED cuEventRecord(CuEvent handle, CuStream stream) {
   ENTER(stream);
   auto *event = static_cast<Event *>(handle);
   if (event->context != current()) return cu::kInvalidHandle;
-  uint64_t mine;
+  auto mine = std::make_shared<Recording>();
   {
     std::lock_guard lock(event->mutex);
-    mine = ++event->recorded;
+    event->last = mine;
   }
-  stream_of(stream)->push([event, mine, on = stream_of(stream)] {
+  stream_of(stream)->push([mine, on = stream_of(stream)] {
     {
-      std::lock_guard lock(event->mutex);
-      event->passed = std::max(event->passed, mine);
-      event->at_ns = on->now_ns;
+      std::lock_guard lock(mine->mutex);
+      mine->passed = true;
+      mine->at_ns = on->now_ns;
     }
-    event->changed.notify_all();
+    mine->changed.notify_all();
   });
   return cu::kSuccess;
 }
 SIMULATED cuEventQuery(CuEvent handle) {
   ENTER();
-  auto *event = static_cast<Event *>(handle);
-  std::lock_guard lock(event->mutex);
-  return event->passed == event->recorded ? cu::kSuccess : cu::kNotReady;
+  const auto recording = static_cast<Event *>(handle)->recording();
+  if (recording == nullptr) return cu::kSuccess;
+  std::lock_guard lock(recording->mutex);
+  return recording->passed ? cu::kSuccess : cu::kNotReady;
 }
 SIMULATED cuEventSynchronize(CuEvent handle) {
   ENTER();
-  auto *event = static_cast<Event *>(handle);
-  std::unique_lock lock(event->mutex);
-  event->changed.wait(lock, [&] { return event->passed == event->recorded; });
+  const auto recording = static_cast<Event *>(handle)->recording();
+  if (recording == nullptr) return cu::kSuccess;
+  std::unique_lock lock(recording->mutex);
+  recording->changed.wait(lock, [&] { return recording->passed; });
   return cu::kSuccess;
 }
 SIMULATED cuEventElapsedTime(float *ms, CuEvent from, CuEvent to) {
@@ -456,26 +514,23 @@ SIMULATED cuEventElapsedTime(float *ms, CuEvent from, CuEvent to) {
   if (cost_ns.load() == nullptr) return *ms = 1, cu::kSuccess;
   double at[2];
   for (int i = 0; i < 2; i++) {
-    auto *event = static_cast<Event *>(i == 0 ? from : to);
-    std::lock_guard lock(event->mutex);
-    if (event->passed != event->recorded) return cu::kNotReady;
-    at[i] = event->at_ns;
+    const auto recording = static_cast<Event *>(i == 0 ? from : to)->recording();
+    if (recording == nullptr) return cu::kInvalidHandle;
+    std::lock_guard lock(recording->mutex);
+    if (!recording->passed) return cu::kNotReady;
+    at[i] = recording->at_ns;
   }
   return *ms = static_cast<float>((at[1] - at[0]) / 1e6), cu::kSuccess;
 }
 SIMULATED cuStreamWaitEvent(CuStream stream, CuEvent handle, unsigned) {
   ENTER(stream);
-  auto *event = static_cast<Event *>(handle);
-  uint64_t until;
-  {
-    std::lock_guard lock(event->mutex);
-    until = event->recorded;
-  }
-  stream_of(stream)->push([event, until, on = stream_of(stream)] {
-    std::unique_lock lock(event->mutex);
+  const auto recording = static_cast<Event *>(handle)->recording(); // As it is now, and of any device.
+  if (recording == nullptr) return cu::kSuccess;
+  stream_of(stream)->push([recording, on = stream_of(stream)] {
+    std::unique_lock lock(recording->mutex);
     // What failed records no more events.
-    while (!event->changed.wait_for(lock, std::chrono::milliseconds(5), [&] { return event->passed >= until; }) && sticky == 0) {}
-    on->now_ns = std::max(on->now_ns, event->at_ns);
+    while (!recording->changed.wait_for(lock, std::chrono::milliseconds(5), [&] { return recording->passed; }) && sticky == 0) {}
+    on->now_ns = std::max(on->now_ns, recording->at_ns);
   });
   return cu::kSuccess;
 }
@@ -501,6 +556,9 @@ SIMULATED cuStreamWriteValue32_v2(CuStream stream, CuAddress address, uint32_t v
 SIMULATED cuMemcpyAsync(CuAddress target, CuAddress source, size_t bytes, CuStream stream) {
   ENTER(stream);
   if (!on_device(target, bytes) && !on_device(source, bytes)) return cu::kInvalidValue;
+  const int device = device_of(current());
+  for (CuAddress side : {target, source})
+    if (on_device(side, bytes) && !on_device(side, bytes, device)) return cu::kInvalidValue; // The device was not let in.
   const bool pageable = !touchable(target, bytes) || !touchable(source, bytes);
   if (!pageable) {
     stream_of(stream)->push([=, on = stream_of(stream)] {
@@ -512,6 +570,14 @@ SIMULATED cuMemcpyAsync(CuAddress target, CuAddress source, size_t bytes, CuStre
   std::unique_lock alone(driver);
   stream_of(stream)->push_inside([=] { copy_now(target, source, bytes); });
   stream_of(stream)->drain();
+  return cu::kSuccess;
+}
+SIMULATED cuMemcpyPeerAsync(CuAddress target, CuContext target_context, CuAddress source, CuContext source_context, size_t bytes,
+                            CuStream stream) {
+  ENTER(stream);
+  if (!on_device(target, bytes, device_of(target_context)) || !on_device(source, bytes, device_of(source_context)))
+    return cu::kInvalidValue;
+  stream_of(stream)->push([=] { copy_now(target, source, bytes); });
   return cu::kSuccess;
 }
 SIMULATED cuMemcpyDtoH_v2(void *target, CuAddress source, size_t bytes) {
@@ -528,7 +594,8 @@ SIMULATED cuMemcpyBatchAsync_v2(CuAddress *targets, CuAddress *sources, size_t *
   };
   std::vector<One> all;
   for (size_t i = 0; i < count; i++) {
-    if (!touchable(targets[i], sizes[i]) || !touchable(sources[i], sizes[i])) return cu::kInvalidValue;
+    const int device = device_of(current());
+    if (!touchable(targets[i], sizes[i], device) || !touchable(sources[i], sizes[i], device)) return cu::kInvalidValue;
     all.push_back({targets[i], sources[i], sizes[i]});
   }
   stream_of(stream)->push([all, on = stream_of(stream)] {
@@ -559,7 +626,7 @@ namespace {
 using Body = std::function<void()>;
 
 Body copy_kernel(const kernel::CopyArgs &args, unsigned blocks, Stream *on) {
-  return [args, blocks, on] {
+  return [args, blocks, on, device = device_of(current())] {
     const kernel::Fragment *list = args.list != nullptr ? args.list : args.inline_list;
     if (args.count != 0) {
       const int direction = direction_of(args.target_base + list[0].target, args.source_base + list[0].source);
@@ -569,7 +636,7 @@ Body copy_kernel(const kernel::CopyArgs &args, unsigned blocks, Stream *on) {
       for (uint32_t j = 0; j < args.pieces; j++) {
         const uint64_t to = args.target_base + list[i].target + j * args.target_stride,
                        from = args.source_base + list[i].source + j * args.source_stride;
-        if (!touchable(to, args.piece_bytes) || !touchable(from, args.piece_bytes) || to % 16 != 0 || from % 16 != 0) {
+        if (!touchable(to, args.piece_bytes, device) || !touchable(from, args.piece_bytes, device) || to % 16 != 0 || from % 16 != 0) {
           sticky = kIllegalAddress;
           return;
         }

@@ -16,6 +16,7 @@ type LoadRequest struct {
 	Stream         uint64
 	Wait           bool
 	WindowTailOnly bool
+	windowFrom     []int // by pool, if not nil: the first position whose page gets a window page
 	NoStorage      bool
 	NoLoadBack     bool
 	TTL            time.Duration
@@ -261,6 +262,9 @@ func (c *Core) demandOf(r *radix.Match, m *Match, request *LoadRequest) (*demand
 		d.windowFrom[p] = d.usable
 		if request.WindowTailOnly {
 			d.windowFrom[p] = min(max(d.usable, c.pagesOf(max(tokens-c.cfg.Pools[p].WindowTokens, 0))), d.usable+d.newPages)
+		}
+		if request.windowFrom != nil {
+			d.windowFrom[p] = min(max(d.usable, request.windowFrom[p]), d.usable+d.newPages)
 		}
 		n := d.usable + d.newPages - d.windowFrom[p]
 		if loading {

@@ -178,6 +178,9 @@ pub const HICACHE_RANGE_COMPACTION: u32 = 4;
 pub const HICACHE_RANGE_STORAGE_READ: u32 = 5;
 pub const HICACHE_RANGE_STORAGE_WRITE: u32 = 6;
 pub const HICACHE_RANGE_COUNT: u32 = 7;
+/// What is enqueued on target_stream from here on follows the arrival. Target pages may then be held already: by leases, and by open steps of that
+/// stream. Without it target_stream is made to wait for nothing, and targets must be held by nobody.
+pub const HICACHE_HAND_OVER_HELD: u32 = 1;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -873,6 +876,10 @@ pub struct hicache_stats_t {
     pub staged_bytes: u64,
     pub h2d_choice: hicache_copy_choice_t,
     pub d2h_choice: hicache_copy_choice_t,
+    /// To and from other engines (hicache_hand_over), once queued.
+    pub handed_over_bytes: u64,
+    /// To and from other engines (hicache_hand_over), once queued.
+    pub received_bytes: u64,
 }
 
 impl Default for hicache_stats_t {
@@ -907,6 +914,52 @@ pub struct hicache_pool_stats_t {
 }
 
 impl Default for hicache_pool_stats_t {
+    /// All zero, with struct_size set where there is one.
+    fn default() -> Self {
+        // SAFETY: integers and raw pointers; all of them may be zero.
+        let mut value: Self = unsafe { core::mem::zeroed() };
+        value.struct_size = size_of::<Self>() as u32;
+        value
+    }
+}
+
+/// Pages of one pool of the source, and as many pages of one pool of the target, which get their bytes in this order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hicache_hand_over_line_t {
+    pub source_pool: u32,
+    pub target_pool: u32,
+    pub page_count: u32,
+    pub reserved0: u32,
+    pub source_vpages: *const hicache_vpage_t,
+    pub target_vpages: *const hicache_vpage_t,
+}
+
+impl Default for hicache_hand_over_line_t {
+    /// All zero, with struct_size set where there is one.
+    fn default() -> Self {
+        // SAFETY: integers and raw pointers; all of them may be zero.
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hicache_hand_over_t {
+    pub struct_size: u32,
+    pub line_count: u32,
+    pub lines: *const hicache_hand_over_line_t,
+    /// CUDA: the stream of the source's device whose work so far the copies must follow (producer of the pages). 0 = its
+    /// legacy default stream. Ignored by the CPU and null backends.
+    pub source_stream: u64,
+    /// Likewise of the target's device (last reader of what is overwritten).
+    pub target_stream: u64,
+    /// HICACHE_HAND_OVER_*.
+    pub flags: u32,
+    pub reserved0: u32,
+}
+
+impl Default for hicache_hand_over_t {
     /// All zero, with struct_size set where there is one.
     fn default() -> Self {
         // SAFETY: integers and raw pointers; all of them may be zero.
@@ -1149,7 +1202,7 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_copy_choice.direct_mb_s", 92, offset_of!(hicache_copy_choice_t, direct_mb_s)),
     ("hicache_copy_choice.kernel_mb_s", 96, offset_of!(hicache_copy_choice_t, kernel_mb_s)),
     ("hicache_copy_choice.staged_mb_s", 100, offset_of!(hicache_copy_choice_t, staged_mb_s)),
-    ("hicache_stats", 504, size_of::<hicache_stats_t>()),
+    ("hicache_stats", 520, size_of::<hicache_stats_t>()),
     ("hicache_stats.struct_size", 0, offset_of!(hicache_stats_t, struct_size)),
     ("hicache_stats.pool_count", 4, offset_of!(hicache_stats_t, pool_count)),
     ("hicache_stats.takes", 8, offset_of!(hicache_stats_t, takes)),
@@ -1190,6 +1243,8 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_stats.staged_bytes", 288, offset_of!(hicache_stats_t, staged_bytes)),
     ("hicache_stats.h2d_choice", 296, offset_of!(hicache_stats_t, h2d_choice)),
     ("hicache_stats.d2h_choice", 400, offset_of!(hicache_stats_t, d2h_choice)),
+    ("hicache_stats.handed_over_bytes", 504, offset_of!(hicache_stats_t, handed_over_bytes)),
+    ("hicache_stats.received_bytes", 512, offset_of!(hicache_stats_t, received_bytes)),
     ("hicache_pool_stats", 88, size_of::<hicache_pool_stats_t>()),
     ("hicache_pool_stats.struct_size", 0, offset_of!(hicache_pool_stats_t, struct_size)),
     ("hicache_pool_stats.reserved0", 4, offset_of!(hicache_pool_stats_t, reserved0)),
@@ -1203,6 +1258,21 @@ pub const LAYOUT: &[(&str, usize, usize)] = &[
     ("hicache_pool_stats.gap_low_bytes", 64, offset_of!(hicache_pool_stats_t, gap_low_bytes)),
     ("hicache_pool_stats.gap_high_bytes", 72, offset_of!(hicache_pool_stats_t, gap_high_bytes)),
     ("hicache_pool_stats.free_virtual_pages", 80, offset_of!(hicache_pool_stats_t, free_virtual_pages)),
+    ("hicache_hand_over_line", 32, size_of::<hicache_hand_over_line_t>()),
+    ("hicache_hand_over_line.source_pool", 0, offset_of!(hicache_hand_over_line_t, source_pool)),
+    ("hicache_hand_over_line.target_pool", 4, offset_of!(hicache_hand_over_line_t, target_pool)),
+    ("hicache_hand_over_line.page_count", 8, offset_of!(hicache_hand_over_line_t, page_count)),
+    ("hicache_hand_over_line.reserved0", 12, offset_of!(hicache_hand_over_line_t, reserved0)),
+    ("hicache_hand_over_line.source_vpages", 16, offset_of!(hicache_hand_over_line_t, source_vpages)),
+    ("hicache_hand_over_line.target_vpages", 24, offset_of!(hicache_hand_over_line_t, target_vpages)),
+    ("hicache_hand_over", 40, size_of::<hicache_hand_over_t>()),
+    ("hicache_hand_over.struct_size", 0, offset_of!(hicache_hand_over_t, struct_size)),
+    ("hicache_hand_over.line_count", 4, offset_of!(hicache_hand_over_t, line_count)),
+    ("hicache_hand_over.lines", 8, offset_of!(hicache_hand_over_t, lines)),
+    ("hicache_hand_over.source_stream", 16, offset_of!(hicache_hand_over_t, source_stream)),
+    ("hicache_hand_over.target_stream", 24, offset_of!(hicache_hand_over_t, target_stream)),
+    ("hicache_hand_over.flags", 32, offset_of!(hicache_hand_over_t, flags)),
+    ("hicache_hand_over.reserved0", 36, offset_of!(hicache_hand_over_t, reserved0)),
     ("hicache_call", 88, size_of::<hicache_call_t>()),
     ("hicache_call.function", 0, offset_of!(hicache_call_t, function)),
     ("hicache_call.arguments", 8, offset_of!(hicache_call_t, arguments)),
@@ -1367,6 +1437,16 @@ pub struct Api {
     pub hicache_log_drain: unsafe extern "C" fn(engine: *mut hicache_engine_t, buffer: *mut c_void, buffer_bytes: u64, bytes_out: *mut u64, error: *mut hicache_error_t) -> hicache_status_t,
     /// Ends the log with a mark; what is recorded can still be drained. OK also when there is none.
     pub hicache_log_stop: unsafe extern "C" fn(engine: *mut hicache_engine_t, error: *mut hicache_error_t) -> hicache_status_t,
+    /// Copies pages of one engine into pages that another engine of this process has taken, on another device or the same: prefill to decode, or
+    /// between replicas. All lines or none. Device work of both engines, ordered as a closed step of each: it follows the moves and closed steps that
+    /// touched the pages, and whatever moves or overwrites them later, or reads the targets in a step opened later on any stream, follows it. So the
+    /// caller may free, move or extend on either side at once. CUDA: never blocks, but the first call of a pair gives the source's device access to the
+    /// target's memory (once, milliseconds; with no lines that is all a call does); over NVLink or PCIe where the devices reach each other, else through
+    /// the host. CPU: blocks for the copy, without the engines' locks. Pools must agree in role, page_tokens, layers, rows, envelope and page_bytes.
+    /// Errors name the side: INVALID_ARGUMENT (pools that differ, with need and have; a target page twice; the same engine twice; a stream that is not of
+    /// that side's device), UNSUPPORTED (different backends), NOT_MAPPED, LIMIT, CLOSED, DEVICE; BUSY (a source page that a load is still writing; a
+    /// target page that a transfer holds, with the ticket, or without the flag anything else).
+    pub hicache_hand_over: unsafe extern "C" fn(source: *mut hicache_engine_t, target: *mut hicache_engine_t, request: *const hicache_hand_over_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Sizes and offsets as this library was compiled, for binding tests: entry i is "struct.field" (or "struct" for its size). Returns
     /// the number of entries; name_out and value_out may be NULL.
     pub hicache_abi_layout: unsafe extern "C" fn(index: u32, name_out: *mut *const c_char, value_out: *mut u64) -> u32,
@@ -1432,6 +1512,7 @@ extern "C" {
     pub fn hicache_log_start(engine: *mut hicache_engine_t, capacity_bytes: u64, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_log_drain(engine: *mut hicache_engine_t, buffer: *mut c_void, buffer_bytes: u64, bytes_out: *mut u64, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_log_stop(engine: *mut hicache_engine_t, error: *mut hicache_error_t) -> hicache_status_t;
+    pub fn hicache_hand_over(source: *mut hicache_engine_t, target: *mut hicache_engine_t, request: *const hicache_hand_over_t, error: *mut hicache_error_t) -> hicache_status_t;
     pub fn hicache_abi_layout(index: u32, name_out: *mut *const c_char, value_out: *mut u64) -> u32;
     pub fn hicache_invoke(call: *mut hicache_call_t) -> hicache_status_t;
 }
@@ -1496,6 +1577,7 @@ impl Api {
             hicache_log_start,
             hicache_log_drain,
             hicache_log_stop,
+            hicache_hand_over,
             hicache_abi_layout,
             hicache_invoke,
         }
@@ -1571,6 +1653,7 @@ impl Api {
             hicache_log_start: symbol!(c"hicache_log_start"),
             hicache_log_drain: symbol!(c"hicache_log_drain"),
             hicache_log_stop: symbol!(c"hicache_log_stop"),
+            hicache_hand_over: symbol!(c"hicache_hand_over"),
             hicache_abi_layout: symbol!(c"hicache_abi_layout"),
             hicache_invoke: symbol!(c"hicache_invoke"),
         })
