@@ -74,7 +74,8 @@ public:
     api().stream_destroy(stream);
   }
   void close() {
-    if (engine != nullptr) EXPECT_EQ(hicache_close(engine, &error), HICACHE_OK) << error.message;
+    if (engine == nullptr) return;
+    EXPECT_EQ(hicache_close(engine, &error), HICACHE_OK) << error.message;
     engine = nullptr;
   }
 

@@ -3,7 +3,7 @@
 //
 //   gb_s       what the devices do: calls were queued ahead of the copies where they fit the driver's queues; share is of the plain copy.
 //   The bar is 0.85 of it by the library's choice. wall_gb_s  with the calls: from the first call to the last arrival. call_us    on the
-//   caller's thread, for pages of 512 MiB in one call.
+//   caller's thread, for the pages of one call (512 MiB).
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -22,8 +22,10 @@ using namespace hicache;
 
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20, kBytes = 512 * kMiB;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr int kCalls = 4, kRounds = 5;
+
+uint64_t call_bytes = 512 * kMiB; // Of one hand-over.
 
 const DriverApi &api() {
   static const DriverLoad load = load_driver();
@@ -71,7 +73,7 @@ struct Device {
     *word = 0;
     must(api().host_register(word, 4096, cu::kHostRegisterPortable | cu::kHostRegisterDeviceMap), "registering memory");
     must(api().host_device_pointer(&word_address, word, 0), "mapped memory");
-    must(api().memory_alloc(&plain, kBytes), "memory");
+    must(api().memory_alloc(&plain, call_bytes), "memory");
   }
   void enter() const { must(api().context_set(context), "context"); }
   void hold() {
@@ -93,16 +95,16 @@ struct Device {
   }
 };
 
-double gb_s(double bytes, double us) { return bytes / us / 1e3; }
+double gb_s(uint64_t bytes, double us) { return static_cast<double>(bytes) / us / 1e3; }
 
 double plain_copy(Device &from, const Device &to) {
   std::vector<double> all;
   for (int round = 0; round <= kRounds; round++) {
     from.mark(from.begin);
     for (int i = 0; i < kCalls; i++)
-      must(api().copy_peer_async(to.plain, to.context, from.plain, from.context, kBytes, from.stream), "cuMemcpyPeerAsync");
+      must(api().copy_peer_async(to.plain, to.context, from.plain, from.context, call_bytes, from.stream), "cuMemcpyPeerAsync");
     from.mark(from.end);
-    if (const double us = from.elapsed_us(); round > 0) all.push_back(gb_s(kCalls * kBytes, us));
+    if (const double us = from.elapsed_us(); round > 0) all.push_back(gb_s(kCalls * call_bytes, us));
   }
   return median(all);
 }
@@ -113,11 +115,12 @@ double plain_both(Device &a, Device &b) { // Each way, at once.
       Device &to = of == &a ? b : a;
       of->mark(of->begin);
       for (int i = 0; i < 2 * kCalls; i++)
-        must(api().copy_peer_async(to.plain, to.context, of->plain + kBytes / 2, of->context, kBytes / 2, of->stream), "cuMemcpyPeerAsync");
+        must(api().copy_peer_async(to.plain, to.context, of->plain + call_bytes / 2, of->context, call_bytes / 2, of->stream),
+             "cuMemcpyPeerAsync");
       of->mark(of->end);
     }
     const double us = std::max(a.elapsed_us(), b.elapsed_us());
-    if (round > 0) all.push_back(gb_s(2.0 * kCalls * kBytes, us));
+    if (round > 0) all.push_back(gb_s(2 * kCalls * call_bytes, us));
   }
   return median(all);
 }
@@ -140,13 +143,13 @@ struct Party {
     options.abi_version = HICACHE_ABI_MAJOR << 16 | HICACHE_ABI_MINOR;
     options.backend = HICACHE_BACKEND_CUDA;
     options.device = ordinal;
-    options.device_bytes = 3 * kBytes;
+    options.device_bytes = 3 * call_bytes;
     options.pools = &pool;
     options.pool_count = 1;
     options.pool_stride_bytes = sizeof pool;
     error.struct_size = sizeof error;
     must(hicache_open(&options, &engine, &error), error);
-    pages.resize(2 * kBytes / page_bytes);
+    pages.resize(2 * call_bytes / page_bytes);
     const hicache_take_t take{0, static_cast<uint32_t>(pages.size()), pages.data()};
     must(hicache_alloc(engine, &take, 1, &error), error);
     std::mt19937 random(seed);
@@ -179,9 +182,13 @@ void hand_over(Party &from, Party &to, const Device &source, const Device &targe
 
 void check_bytes(Party &from, Party &to, Device &source, Device &target, uint64_t page_bytes) {
   const size_t half = from.pages.size() / 2;
+  const hicache_pages_t all{0, static_cast<uint32_t>(half), from.pages.data()};
+  hicache_step_t step = 0; // Behind the zeroing of new pages.
+  must(hicache_step_open(from.engine, reinterpret_cast<uint64_t>(source.producer), &all, 1, &step, &from.error), from.error);
   source.enter();
   for (size_t i = 0; i < half; i += half - 1)
     must(api().set32_async(from.address(from.pages[i]), static_cast<unsigned>(77 + i), page_bytes / 4, source.producer), "memset");
+  must(hicache_step_close(from.engine, step, &from.error), from.error);
   hand_over(from, to, source, target);
   target.enter();
   for (size_t i = 0; i < half; i += half - 1) {
@@ -239,12 +246,12 @@ void measure(Device &a, Device &b, int second, uint64_t page_bytes, Way way, dou
     const double called = now_us() - asked;
     b.mark(b.end);
     held.open();
-    if (const double us = b.elapsed_us(); round > 0) device.push_back(gb_s(kCalls * kBytes, us)), call.push_back(called / kCalls);
+    if (const double us = b.elapsed_us(); round > 0) device.push_back(gb_s(kCalls * call_bytes, us)), call.push_back(called / kCalls);
     const double begun = now_us();
     for (int i = 0; i < kCalls; i++) hand_over(from, to, a, b);
     b.enter();
     must(api().stream_synchronize(b.stream), "synchronize");
-    if (round > 0) wall.push_back(gb_s(kCalls * kBytes, now_us() - begun));
+    if (round > 0) wall.push_back(gb_s(kCalls * call_bytes, now_us() - begun));
   }
   std::vector<double> both;
   for (int round = 0; round <= kRounds; round++) {
@@ -257,13 +264,13 @@ void measure(Device &a, Device &b, int second, uint64_t page_bytes, Way way, dou
     for (Device *of : {&a, &b}) of->mark(of->end);
     held.open();
     const double us = std::max(a.elapsed_us(), b.elapsed_us());
-    if (round > 0) both.push_back(gb_s(2.0 * kCalls * kBytes, us));
+    if (round > 0) both.push_back(gb_s(2 * kCalls * call_bytes, us));
   }
   const double rate = median(device);
   std::printf("{\"work\": \"hand-over\", \"page_kib\": %llu, \"pages\": %llu, \"way\": \"%s\", \"blocks\": \"%s\", \"gb_s\": %.1f, "
               "\"share\": %.3f, "
               "\"wall_gb_s\": %.1f, \"call_us\": %.0f, \"both_ways_gb_s\": %.1f, \"both_ways_share\": %.3f}\n",
-              static_cast<unsigned long long>(page_bytes / 1024), static_cast<unsigned long long>(kBytes / page_bytes),
+              static_cast<unsigned long long>(page_bytes / 1024), static_cast<unsigned long long>(call_bytes / page_bytes),
               way.name != nullptr ? way.name : "chosen", way.blocks != nullptr ? way.blocks : "", rate, rate / ceiling, median(wall),
               median(call), median(both), median(both) / both_ceiling);
 }
@@ -273,6 +280,7 @@ void measure(Device &a, Device &b, int second, uint64_t page_bytes, Way way, dou
 int main(int argc, char **argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   const bool one = argc > 1 && std::string(argv[1]) == "one";
+  if (argc > (one ? 2 : 1)) call_bytes = std::max<uint64_t>(8, std::strtoull(argv[one ? 2 : 1], nullptr, 10)) * kMiB;
   int count = 0, reach[2] = {1, 1};
   must(api().device_count(&count), "devices");
   if (count < 2 && !one) {

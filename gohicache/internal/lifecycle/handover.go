@@ -2,6 +2,8 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
@@ -32,41 +34,53 @@ func (c *Core) HandOver(ctx context.Context, l *Lease, to *Core, tokens []uint32
 	if err != nil || h.pages == 0 {
 		return 0, err
 	}
-	tokens = tokens[:h.words]
+	if err := l.Wait(ctx); err != nil {
+		return 0, err
+	}
+	err = c.tryHandOver(ctx, l, to, tokens[:h.words], r, &h, h.windowFrom)
+	var failure *Error
+	if errors.As(err, &failure) && failure.Kind == KindStale && !slices.Equal(h.windowFrom, h.windowLast) {
+		// Window pages before the last window are the tree's to give up once they have been inserted, whatever the lease holds.
+		err = c.tryHandOver(ctx, l, to, tokens[:h.words], r, &h, h.windowLast)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return h.pages * c.cfg.PageTokens, nil
+}
+
+func (c *Core) tryHandOver(ctx context.Context, l *Lease, to *Core, tokens []uint32, r HandOverRequest, h *handOver, windowFrom []int) error {
 	var m Match
 	to.MatchAs(&m, tokens, MatchRequest{Namespace: r.Namespace, FullHit: true})
 	defer m.Release()
 	var target Lease
-	err = to.LoadAs(ctx, &target, &m, LoadRequest{Tokens: to.countOf(tokens), Stream: r.Stream, Wait: r.Wait, windowFrom: h.windowFrom})
+	err := to.LoadAs(ctx, &target, &m, LoadRequest{Tokens: to.countOf(tokens), Stream: r.Stream, Wait: r.Wait, windowFrom: windowFrom})
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer target.Release()
-	there := h.pages * to.cfg.PageTokens
-	if target.Prefix() >= there {
-		return there, nil
+	if target.prefix >= h.pages {
+		return nil
 	}
 	request := ffi.HandOver{SourceStream: l.stream, TargetStream: r.Stream, Held: true}
 	if request.Lines, err = h.lines(l, &target); err != nil {
-		return 0, err
-	}
-	if err := l.Wait(ctx); err != nil {
-		return 0, err
+		return err
 	}
 	if err := c.eng.HandOver(to.eng, &request); err != nil {
-		return 0, fromEngine(err)
+		return fromEngine(err)
 	}
 	if h.stateAt > 0 {
 		target.SetCheckpoint(h.stateAt)
 	}
-	return there, to.Insert(&target, tokens)
+	return to.Insert(&target, tokens)
 }
 
 // handOver is what of a lease can go to another cache.
 type handOver struct {
 	pages      int   // whole ones
 	words      int   // of the tokens that those take
-	windowFrom []int // by pool: the first position from which on the lease has all window pages
+	windowFrom []int // by pool: the first position from which on the lease has all window pages, so that shorter prefixes can be matched too,
+	windowLast []int // and the first one of the last window
 	stateAt    int   // tokens after which the recurrent states stand; 0 where there are none
 }
 
@@ -87,7 +101,8 @@ func (c *Core) planHandOver(l *Lease, to *Core, tokens []uint32) (handOver, erro
 	if n > l.tokens {
 		return handOver{}, fail(KindInvalid, "%d tokens; the lease has pages for %d", n, l.tokens)
 	}
-	h := handOver{pages: min(c.pagesOf(n), len(c.keyOf(tokens))/c.pageWords()), windowFrom: make([]int, len(c.cfg.Pools))}
+	h := handOver{pages: min(c.pagesOf(n), len(c.keyOf(tokens))/c.pageWords()), windowFrom: make([]int, len(c.cfg.Pools)),
+		windowLast: make([]int, len(c.cfg.Pools))}
 	if h.pages == 0 {
 		return h, nil
 	}
@@ -101,7 +116,8 @@ func (c *Core) planHandOver(l *Lease, to *Core, tokens []uint32) (handOver, erro
 		for low > 0 && l.hasWindow(p, low-1) {
 			low--
 		}
-		if low > c.pagesOf(max(whole-c.cfg.Pools[p].WindowTokens, 0)) {
+		h.windowLast[p] = c.pagesOf(max(whole-c.cfg.Pools[p].WindowTokens, 0))
+		if low > h.windowLast[p] {
 			return handOver{}, fail(KindInvalid, "pool %d: the lease has window pages from position %d on, which is not the window of %d tokens", p, low, whole)
 		}
 		h.windowFrom[p] = low
