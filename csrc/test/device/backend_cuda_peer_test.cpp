@@ -2,6 +2,7 @@
 // two where there are two (the simulated driver has them, and refuses what was not granted). Its file comes before backend_cuda_test.cpp,
 // whose last test leaves a broken device.
 #include <thread>
+#include <type_traits>
 
 #include "device_fixture.hpp"
 #include "hicache.h"
@@ -221,23 +222,30 @@ public:
   ~Way() { unsetenv("HICACHE_CUDA_PEER"); }
 };
 
-class HandOverOn : public testing::TestWithParam<int> { // The target's device; the source's is 0.
+// The source's device is 0, the target's the type's. Types and not values: those would run after every other test, also the one that breaks
+// the device.
+template <class Target> class HandOverOn : public testing::Test {
 protected:
   void SetUp() override {
-    if (GetParam() >= device_count()) GTEST_SKIP() << "NOT TESTED: needs " << GetParam() + 1 << " GPUs, there is " << device_count();
+    if (Target::value >= device_count()) GTEST_SKIP() << "NOT TESTED: needs " << Target::value + 1 << " GPUs, there is " << device_count();
     api().context_set(nullptr);
   }
   void TearDown() override { api().context_set(caller_context()); }
   Shape here(uint64_t row_bytes = 512) const { return {0, row_bytes}; }
-  Shape there(uint64_t row_bytes = 512) const { return {GetParam(), row_bytes}; }
+  Shape there(uint64_t row_bytes = 512) const { return {Target::value, row_bytes}; }
 };
+struct OneOrTwo {
+  template <class Target> static std::string GetName(int) { return Target::value == 0 ? "OneDevice" : "TwoDevices"; }
+};
+using Targets = testing::Types<std::integral_constant<int, 0>, std::integral_constant<int, 1>>;
+TYPED_TEST_SUITE(HandOverOn, Targets, OneOrTwo);
 
-TEST_P(HandOverOn, BothWaysWithMovesInBetween) {
+TYPED_TEST(HandOverOn, BothWaysWithMovesInBetween) {
   for (const char *way : {static_cast<const char *>(nullptr), "kernel", "engine", "driver"}) {
     for (uint64_t row_bytes : {uint64_t{16}, uint64_t{256}, uint64_t{4096}}) { // Pages of 2, 32 and 512 KiB.
       SCOPED_TRACE(std::string(way != nullptr ? way : "the library's choice") + ", rows of " + std::to_string(row_bytes));
       const Way forced(way);
-      Party a(here(row_bytes)), b(there(row_bytes));
+      Party a(this->here(row_bytes)), b(this->there(row_bytes));
       const auto filler_a = a.take(3), from = a.take(5), filler_b = b.take(6), to = b.take(5);
       a.write(a.stream, from, 1000);
       HANDED_OVER(a, from, b, to);
@@ -257,30 +265,30 @@ TEST_P(HandOverOn, BothWaysWithMovesInBetween) {
       b.write(b.stream, next, 3000);
       a.expect(back, 1000, "and back");
       b.expect(next, 3000, "in its place");
-      if (HasFatalFailure()) return;
+      if (this->HasFatalFailure()) return;
     }
   }
 }
 
 // More pages than a list that travels with a launch, or a batch of the driver's, holds.
-TEST_P(HandOverOn, ManyPages) {
+TYPED_TEST(HandOverOn, ManyPages) {
   for (const char *way : {"kernel", "engine", "driver"}) {
     SCOPED_TRACE(way);
     const Way forced(way);
-    Party a(here(16)), b(there(16));
+    Party a(this->here(16)), b(this->there(16));
     const auto from = a.take(700), to = b.take(700);
     a.write(a.stream, from, 5);
     std::vector<uint32_t> reversed(from.rbegin(), from.rend());
     HANDED_OVER(a, reversed, b, to);
     const std::vector<uint32_t> ends{to[699], to[698], to[697]};
     b.expect(ends, 5, "reversed");
-    if (HasFatalFailure()) return;
+    if (this->HasFatalFailure()) return;
   }
 }
 
 // The whole chain on the device: producer, copy, reader and the writer after it, none of which has begun when the calls are made.
-TEST_P(HandOverOn, FollowsTheProducerAndIsFollowed) {
-  Party a(here()), b(there());
+TYPED_TEST(HandOverOn, FollowsTheProducerAndIsFollowed) {
+  Party a(this->here()), b(this->there());
   const auto from = a.take(3), to = b.take(3);
   a.write(a.stream, from, 10);
   a.expect(from, 10, "before");
@@ -339,8 +347,8 @@ TEST_P(HandOverOn, FollowsTheProducerAndIsFollowed) {
 }
 
 // With the flag an open step of the target's stream may hold the pages: what it enqueues later sees them.
-TEST_P(HandOverOn, AStepThatIsOpenAlready) {
-  Party a(here()), b(there());
+TYPED_TEST(HandOverOn, AStepThatIsOpenAlready) {
+  Party a(this->here()), b(this->there());
   const auto from = a.take(2), to = b.take(2);
   a.write(a.stream, from, 40);
   const hicache_pages_t line{0, 2, to.data()};
@@ -364,10 +372,10 @@ TEST_P(HandOverOn, AStepThatIsOpenAlready) {
   EXPECT_EQ(words[1], 51u);
 }
 
-TEST_P(HandOverOn, GrowingArenasStaySeen) {
-  Shape small = there();
+TYPED_TEST(HandOverOn, GrowingArenasStaySeen) {
+  Shape small = this->there();
   small.device_bytes = 4 << 20;
-  Party a(here()), b(small);
+  Party a(this->here()), b(small);
   const auto from = a.take(60);
   a.write(a.stream, from, 7);
   HANDED_OVER(a, {from[0]}, b, b.take(1));
@@ -380,11 +388,11 @@ TEST_P(HandOverOn, GrowingArenasStaySeen) {
   ASSERT_EQ(hicache_resize(b.engine, 4 << 20, &b.error), HICACHE_OK) << b.error.message; // Behind the copies that wrote there.
 }
 
-TEST_P(HandOverOn, MemoryThatWasNotMappedByHand) {
-  Party a(here());
+TYPED_TEST(HandOverOn, MemoryThatWasNotMappedByHand) {
+  Party a(this->here());
   const auto from = a.take(4);
   a.write(a.stream, from, 70);
-  Shape fixed = there();
+  Shape fixed = this->there();
   fixed.of_its_own = true;
   Party own(fixed);
   const auto to = own.take(4);
@@ -396,7 +404,7 @@ TEST_P(HandOverOn, MemoryThatWasNotMappedByHand) {
     CU_OK(api().memory_alloc(&buffer, 16 << 20));
   }
   {
-    Shape adopted = there();
+    Shape adopted = this->there();
     adopted.buffer = reinterpret_cast<void *>(buffer);
     Party lent(adopted);
     const auto pages = lent.take(4);
@@ -407,11 +415,11 @@ TEST_P(HandOverOn, MemoryThatWasNotMappedByHand) {
   CU_OK(api().memory_free(buffer));
 }
 
-TEST_P(HandOverOn, LeavesContextsAlone) {
-  const CuContext both[] = {nullptr, context_of(0), context_of(GetParam())};
+TYPED_TEST(HandOverOn, LeavesContextsAlone) {
+  const CuContext both[] = {nullptr, context_of(0), context_of(TypeParam::value)};
   for (CuContext mine : both) {
     api().context_set(mine);
-    Party a(here()), b(there());
+    Party a(this->here()), b(this->there());
     EXPECT_EQ(current(), mine);
     const auto from = a.take(2), to = b.take(2);
     for (const char *way : {"kernel", "driver"}) {
@@ -431,8 +439,8 @@ TEST_P(HandOverOn, LeavesContextsAlone) {
 }
 
 // Both devices from two threads at once, which have no context or the other's.
-TEST_P(HandOverOn, TwoThreadsAtOnce) {
-  Party a(here()), b(there());
+TYPED_TEST(HandOverOn, TwoThreadsAtOnce) {
+  Party a(this->here()), b(this->there());
   Party *const all[2] = {&a, &b};
   std::vector<uint32_t> own[2], received[2];
   for (int who = 0; who < 2; who++) {
@@ -472,9 +480,9 @@ TEST_P(HandOverOn, TwoThreadsAtOnce) {
   }
 }
 
-TEST_P(HandOverOn, EitherSideMayCloseFirst) {
+TYPED_TEST(HandOverOn, EitherSideMayCloseFirst) {
   for (bool source_first : {true, false}) {
-    Party a(here()), b(there());
+    Party a(this->here()), b(this->there());
     const auto from = a.take(8), to = b.take(8);
     a.write(a.stream, from, 60);
     HANDED_OVER(a, from, b, to);
@@ -486,7 +494,7 @@ TEST_P(HandOverOn, EitherSideMayCloseFirst) {
     a.close();
     b.expect(to, 60, "what came");
     // A new engine on the source's device is another source.
-    Party next(here());
+    Party next(this->here());
     const auto more = next.take(8);
     next.write(next.stream, more, 80);
     HANDED_OVER(next, more, b, to);
@@ -494,9 +502,9 @@ TEST_P(HandOverOn, EitherSideMayCloseFirst) {
   }
 }
 
-TEST_P(HandOverOn, AStreamOfTheOtherDeviceCostsTheCall) {
-  if (GetParam() == 0) GTEST_SKIP() << "NOT RUN: one device has no stream of another; TwoDevices has";
-  Party a(here()), b(there());
+TYPED_TEST(HandOverOn, AStreamOfTheOtherDeviceCostsTheCall) {
+  if (TypeParam::value == 0) GTEST_SKIP() << "NOT RUN: one device has no stream of another; TwoDevices has";
+  Party a(this->here()), b(this->there());
   const auto from = a.take(2), to = b.take(2);
   a.write(a.stream, from, 90);
   EXPECT_EQ(hand_over(a, from, b, to, b.stream, b.stream), HICACHE_INVALID_ARGUMENT);
@@ -508,11 +516,11 @@ TEST_P(HandOverOn, AStreamOfTheOtherDeviceCostsTheCall) {
 }
 
 // Devices that do not reach each other: the driver takes the pages through the host.
-TEST_P(HandOverOn, WithoutAWay) {
+TYPED_TEST(HandOverOn, WithoutAWay) {
   if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver; HICACHE_CUDA_PEER=driver goes the same way elsewhere";
   setenv("SIMULATED_CUDA_PEERS", "0", 1);
   {
-    Party a(here()), b(there());
+    Party a(this->here()), b(this->there());
     const auto from = a.take(4), to = b.take(4);
     a.write(a.stream, from, 30);
     HANDED_OVER(a, from, b, to);
@@ -521,19 +529,16 @@ TEST_P(HandOverOn, WithoutAWay) {
   unsetenv("SIMULATED_CUDA_PEERS");
 }
 
-TEST_P(HandOverOn, GivesEverythingBack) {
+TYPED_TEST(HandOverOn, GivesEverythingBack) {
   if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver, which counts what is held";
   const auto live = simulator_function<int (*)()>("simulated_cuda_live");
   const int before = live();
   {
-    Party a(here()), b(there());
+    Party a(this->here()), b(this->there());
     HANDED_OVER(a, a.take(4), b, b.take(4));
   }
   EXPECT_EQ(live(), before);
 }
-
-INSTANTIATE_TEST_SUITE_P(Device, HandOverOn, testing::Values(0, 1),
-                         [](const testing::TestParamInfo<int> &of) { return of.param == 0 ? "OneDevice" : "TwoDevices"; });
 
 } // namespace
 } // namespace hicache::device_test
