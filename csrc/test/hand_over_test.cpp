@@ -131,7 +131,7 @@ TEST(HandOver, RefusesWhatCannotBeHandedOver) {
   };
   refused(HICACHE_INVALID_ARGUMENT, "one engine", a, line(kFull, {from[0]}, {from[1]}));
   const Pages of_null = null.alloc(1);
-  refused(HICACHE_UNSUPPORTED, "CPU, the target's null", null, line(kFull, {from[0]}, of_null));
+  refused(HICACHE_UNSUPPORTED, "the target's null: pages go between equal ones", null, line(kFull, {from[0]}, of_null));
   refused(HICACHE_NOT_MAPPED, "source: pool 0: page 99", b, line(kFull, {99}, {to[0]}));
   refused(HICACHE_NOT_MAPPED, "source", b, line(kFull, {0}, {to[0]})); // The sink.
   refused(HICACHE_NOT_MAPPED, "target: pool 0: page 99", b, line(kFull, {from[0]}, {99}));
@@ -296,7 +296,8 @@ void play(uint64_t seed, uint32_t compaction) {
         const Pages pages = mine.some(random, 3);
         const hicache_pages_t held{kFull, static_cast<uint32_t>(pages.size()), pages.data()};
         hicache_step_t step = 0;
-        ASSERT_EQ(hicache_step_open(mine.engine.get(), random() % 3, &held, 1, &step, mine.engine.error()), HICACHE_OK);
+        ASSERT_EQ(hicache_step_open(mine.engine.get(), suite_backend.stream(random() % 3), &held, 1, &step, mine.engine.error()),
+                  HICACHE_OK);
         steps[who].push_back(step);
         break;
       }
