@@ -48,7 +48,8 @@ using Pages = std::vector<uint32_t>;
 // Where engines of this run are that ask for the CPU backend and for nothing that it alone has. main() sets it from --backend.
 struct SuiteBackend {
   uint32_t backend = HICACHE_BACKEND_CPU;
-  uint64_t opened = 0; // Engines on it; not counted on the CPU.
+  uint64_t opened = 0;                         // Engines on it; not counted on the CPU.
+  uint64_t direct = 0, kernel = 0, staged = 0; // Bytes of theirs that crossed the bus, by method.
   // How the bytes of device pages are read and written, behind all work under way. Not used on the CPU.
   void (*read)(uint64_t address, void *to, uint64_t bytes) = nullptr;
   void (*write)(uint64_t address, const void *from, uint64_t bytes) = nullptr;
@@ -68,6 +69,12 @@ public:
   }
   ~OpenEngine() {
     if (engine_ == nullptr) return;
+    if (on_device_) {
+      const hicache_stats_t last = stats();
+      suite_backend.direct += last.direct_bytes;
+      suite_backend.kernel += last.kernel_bytes;
+      suite_backend.staged += last.staged_bytes;
+    }
     EXPECT_EQ(hicache_close(engine_, &error_), HICACHE_OK) << error_.message;
   }
   OpenEngine(const OpenEngine &) = delete;

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <string_view>
 
 #include "../driver_api.hpp"
+#include "../kernel_image.hpp"
 #include "open_engine.hpp"
 
 namespace hicache_test {
@@ -86,6 +88,27 @@ class WhereTestsRan : public testing::EmptyTestEventListener {
   std::map<std::string, unsigned> off_; // By name without what parameterises it.
 };
 
+// A method that HICACHE_CUDA_METHOD forces has carried bytes, or nothing was shown about it.
+int check_method() {
+  std::printf("Bytes over the bus: %llu by the copy engine, %llu by kernel, %llu staged.\n",
+              static_cast<unsigned long long>(suite_backend.direct), static_cast<unsigned long long>(suite_backend.kernel),
+              static_cast<unsigned long long>(suite_backend.staged));
+  const char *method = std::getenv("HICACHE_CUDA_METHOD");
+  if (method == nullptr || suite_backend.opened == 0) return 0;
+  const std::string_view name = method;
+  const uint64_t carried = name == "direct"   ? suite_backend.direct
+                           : name == "kernel" ? suite_backend.kernel
+                           : name == "staged" ? suite_backend.staged
+                                              : 1;
+  if (carried != 0) return 0;
+  if (name != "direct" && hicache::kernel_image().data == nullptr) {
+    std::printf("NOT TESTED: %s needs kernels, and this was built without (make cuda)\n", method);
+    return 0;
+  }
+  std::printf("FAILED: nothing went by the method that HICACHE_CUDA_METHOD forces: %s\n", method);
+  return 1;
+}
+
 } // namespace
 } // namespace hicache_test
 
@@ -106,5 +129,6 @@ int main(int argc, char **argv) {
       testing::UnitTest::GetInstance()->listeners().Append(new WhereTestsRan);
     }
   }
-  return RUN_ALL_TESTS();
+  const int failed = RUN_ALL_TESTS();
+  return suite_backend.backend == HICACHE_BACKEND_CUDA && check_method() != 0 ? 1 : failed;
 }
