@@ -24,6 +24,15 @@ void sleep_ns(long ns) {
   nanosleep(&time, nullptr);
 }
 
+// About a microsecond, without a call.
+void pause_briefly() {
+#if defined(__x86_64__)
+  for (int i = 0; i < 40; i++) __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
 } // namespace
 
 CopyLane::CopyLane(const LaneContext &context, uint32_t direction, uint32_t ticket_max)
@@ -157,6 +166,7 @@ void CopyLane::submit(TransferJob &job) {
     Fifo &fifo = classes_[std::min(job.priority, 2u)];
     (fifo.tail != nullptr ? fifo.tail->next : fifo.head) = &job;
     fifo.tail = &job;
+    queued_++;
     unfinished_++;
     arrivals_.fetch_add(1, std::memory_order_release);
   }
@@ -191,10 +201,7 @@ void CopyLane::run() {
       idle_since_ns_ = 0;
       continue;
     }
-    {
-      std::lock_guard lock(mutex_);
-      if (stopping_ && unfinished_ == 0) return;
-    }
+    if (stopping_ && unfinished_ == 0) return;
     rest();
   }
 }
@@ -212,24 +219,29 @@ void CopyLane::rest() {
     std::this_thread::yield();
     return;
   }
-  std::unique_lock lock(mutex_);
   if (unfinished_ != 0) { // Jobs whose fences have not passed.
-    lock.unlock();
-    sleep_ns(10'000);
+    const uint64_t now = steady_now_ns();
+    if (const uint32_t arrivals = arrivals_.load(std::memory_order_acquire); arrivals != seen_arrivals_) {
+      seen_arrivals_ = arrivals;
+      arrived_ns_ = now;
+    } else if (now - arrived_ns_ < kSpinNs) {
+      pause_briefly(); // Most often for the submit's own event: a few microseconds, in which the caller is not kept from the driver.
+    } else {
+      sleep_ns(10'000);
+    }
     return;
   }
   const uint64_t now = steady_now_ns();
   if (idle_since_ns_ == 0) idle_since_ns_ = now;
   if (now - idle_since_ns_ < kSpinNs) {
-    lock.unlock();
     std::this_thread::yield();
     return;
   }
   if (now - idle_since_ns_ < kParkNs && !stopping_) {
-    lock.unlock();
     sleep_ns(kDozeNs);
     return;
   }
+  std::unique_lock lock(mutex_);
   parked_.store(true, std::memory_order_seq_cst);
   work_.wait(lock, [&] { return unfinished_ != 0 || stopping_; });
   parked_.store(false, std::memory_order_seq_cst);
@@ -277,12 +289,19 @@ bool CopyLane::ready(TransferJob &job) {
 }
 
 TransferJob *CopyLane::next_ready() {
-  std::lock_guard lock(mutex_);
-  for (Fifo &fifo : classes_) {
-    uint32_t looked = 0;
-    for (TransferJob *job = fifo.head; job != nullptr && looked < kLookAhead; job = job->next, looked++) {
-      if (job->status != HICACHE_PENDING || copy_cancelled(*job) || ready(*job)) return job;
+  if (queued_ == 0) return nullptr;
+  // Jobs leave the queues by this thread alone. So the device is asked about them without the lock, which who submits would wait for.
+  TransferJob *seen[std::size(classes_) * kLookAhead];
+  uint32_t count = 0;
+  {
+    std::lock_guard lock(mutex_);
+    for (const Fifo &fifo : classes_) {
+      uint32_t looked = 0;
+      for (TransferJob *job = fifo.head; job != nullptr && looked < kLookAhead; job = job->next, looked++) seen[count++] = job;
     }
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    if (seen[i]->status != HICACHE_PENDING || copy_cancelled(*seen[i]) || ready(*seen[i])) return seen[i];
   }
   return nullptr;
 }
@@ -295,6 +314,7 @@ void CopyLane::unlink(TransferJob &job) {
   (before != nullptr ? before->next : fifo.head) = job.next;
   if (fifo.tail == &job) fifo.tail = before;
   job.next = nullptr;
+  queued_--;
 }
 
 void CopyLane::finish(TransferJob &job, Status status, int32_t native_code) {

@@ -162,8 +162,10 @@ private:
   std::atomic<bool> parked_{false};
   std::atomic<uint32_t> arrivals_{0}; // Jobs submitted, for the thread's spin.
   Fifo classes_[3];                   // Under mutex_.
-  uint32_t unfinished_ = 0;           // Under mutex_.
-  bool stopping_ = false;             // Under mutex_.
+  // Changed under mutex_, read without it: the thread looks all the time, and who submits shall not wait for that.
+  std::atomic<uint32_t> queued_{0};     // Jobs in classes_,
+  std::atomic<uint32_t> unfinished_{0}; // and with those in quanta.
+  std::atomic<bool> stopping_{false};
 
   // The thread's own.
   std::unique_ptr<SlotState[]> slots_;
@@ -195,6 +197,7 @@ private:
   uint32_t quantum_fragments_ = 0; // and by kernel.
   uint32_t sequence_ = 0;          // Of the last quantum queued.
   uint32_t seen_arrivals_ = 0;
+  uint64_t arrived_ns_ = 0;    // When the thread saw the last job arrive, while it had nothing under way.
   uint64_t idle_since_ns_ = 0; // 0: busy.
   uint64_t last_query_ns_ = 0;
   LaneCounts counts_;

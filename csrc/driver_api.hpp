@@ -191,9 +191,11 @@ DriverLoad load_driver_from(const char *path);
 class ContextScope {
 public:
   ContextScope(const DriverApi &api, CuContext context) : api_(api) {
-    pushed_ = api_.context_push(context) == cu::kSuccess;
+    CuContext now = nullptr;
+    current_ = api_.context_get(&now) == cu::kSuccess && now == context; // As with torch or the runtime: nothing to switch.
+    pushed_ = !current_ && api_.context_push(context) == cu::kSuccess;
     mode_ = cu::kCaptureRelaxed;
-    exchanged_ = pushed_ && api_.exchange_capture_mode(&mode_) == cu::kSuccess;
+    exchanged_ = ok() && api_.exchange_capture_mode(&mode_) == cu::kSuccess;
   }
   ~ContextScope() {
     if (exchanged_) api_.exchange_capture_mode(&mode_);
@@ -202,12 +204,12 @@ public:
   }
   ContextScope(const ContextScope &) = delete;
   ContextScope &operator=(const ContextScope &) = delete;
-  bool ok() const { return pushed_; }
+  bool ok() const { return current_ || pushed_; }
 
 private:
   const DriverApi &api_;
   int mode_ = 0;
-  bool pushed_ = false, exchanged_ = false;
+  bool current_ = false, pushed_ = false, exchanged_ = false;
 };
 
 } // namespace hicache
