@@ -220,6 +220,8 @@ void staged();
 // bench_layers.cpp
 void layered_load(Rig &rig);
 void call_costs(Rig &rig);
+void submit_costs(Rig &rig);
+void calibration();
 void graph(Rig &rig);
 void overlap(Rig &rig);
 // bench_device.cpp

@@ -1,5 +1,5 @@
 // The bars of the CUDA backend, measured through the backend itself, with the ceilings of the same run beside them.
-// hicache_device_bench [--smoke] [part ...]; parts: envelopes small moving layers overlap graph costs moves staged fragments ids kernels
+// hicache_device_bench [--smoke] [part ...]; parts: envelopes small moving layers overlap graph costs moves staged calibration fragments ids kernels
 // open, and, when it is named, quanta or launches. --smoke: everything once and small, over the simulated driver.
 #include <string_view>
 
@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
     if (wanted("layers")) layered_load(rig);
     if (wanted("overlap")) overlap(rig);
     if (wanted("graph")) graph(rig);
-    if (wanted("costs")) call_costs(rig);
+    if (wanted("costs")) call_costs(rig), submit_costs(rig);
     if (wanted("moves")) moves();
   }
   if (wanted("small")) {
@@ -52,6 +52,7 @@ int main(int argc, char **argv) {
   }
   if (named("quanta")) quanta();
   if (wanted("staged")) staged();
+  if (wanted("calibration")) calibration();
   if (wanted("fragments")) fragments();
   if (wanted("ids")) ids_and_digests();
   if (wanted("kernels")) kernels_alone(true);

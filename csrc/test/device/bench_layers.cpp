@@ -66,6 +66,133 @@ void call_costs(Rig &rig) {
   api().event_destroy(event);
 }
 
+// What submit and a layer wait cost their caller, by what the lane's thread does meanwhile, and the calls they are made of after the same
+// pause: a core that has slept is slow at first, whatever it is asked.
+void submit_costs(Rig &rig) {
+  const auto one = scattered(1, 8, 2048, 1024, 21), bulk_pages = scattered(128, 8, 2048, 1024, 23),
+             load = scattered(512, 4, 2048, 1024, 25);
+  const auto us_since = [](double begin) { return (now_ms() - begin) * 1e3; };
+  hicache_ticket_t ticket = 700000;
+  CuEvent event = nullptr;
+  must(api().event_create(&event, cu::kEventDisableTiming), "event");
+  const struct {
+    const char *name;
+    double pause_ms;
+    int rounds;
+    bool busy;
+  } states[] = {
+      {"spinning", 0, times(200), false}, {"dozing", 2, times(100), false}, {"parked", 40, times(20), false}, {"busy", 0.3, times(200), true}};
+  for (const auto &state : states) {
+    std::vector<double> clock, scope, capturing, record, fence, submit, wait;
+    Bulk bulk(rig, HICACHE_H2D, bulk_pages, 8);
+    if (state.busy) bulk.start();
+    const auto pause = [&] {
+      if (state.pause_ms > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(state.pause_ms));
+    };
+    for (int i = 0; i < state.rounds; i++) {
+      Transfer transfer(++ticket, 40, HICACHE_H2D, rig.order, one[static_cast<size_t>(i) % one.size()], rig.caller(), HICACHE_CLASS_URGENT);
+      pause();
+      double begin = now_ms();
+      rig.backend.submit(transfer.job);
+      submit.push_back(us_since(begin));
+      begin = now_ms();
+      rig.backend.layer_wait(40, 31, rig.caller(), nullptr);
+      wait.push_back(us_since(begin));
+      if (rig.done.wait(ticket) != HICACHE_OK) std::printf("{\"error\": \"a transfer failed\"}\n");
+      if (i % 4 != 0) continue; // The pieces, each first after the pause.
+      int is_capturing = 0;
+      pause(), begin = now_ms(), clock.push_back(us_since(begin));
+      pause(), begin = now_ms();
+      { ContextScope inside(api(), caller_context()); }
+      scope.push_back(us_since(begin));
+      pause(), begin = now_ms(), api().stream_capturing(rig.stream, &is_capturing), capturing.push_back(us_since(begin));
+      pause(), begin = now_ms(), api().event_record(event, rig.stream), record.push_back(us_since(begin));
+      pause(), begin = now_ms();
+      rig.backend.fence_record(FenceMark::make(10, ticket), rig.caller(), nullptr);
+      fence.push_back(us_since(begin));
+    }
+    bulk.stop();
+    must(api().stream_synchronize(rig.stream), "synchronize");
+    std::printf(
+        "{\"work\": \"submit and its pieces, lane %s\", \"submit_us\": %.2f, \"layer_wait_us\": %.2f, \"clock_us\": %.2f, \"context_us\": "
+        "%.2f, \"capturing_us\": %.2f, \"event_record_us\": %.2f, \"fence_record_us\": %.2f}\n",
+        state.name, median(submit), median(wait), median(clock), median(scope), median(capturing), median(record), median(fence));
+  }
+  // A layer wait while the lane hands the first quanta of a large load to the driver, and once it waits for the bus.
+  for (double pause_us : {0.0, 5.0, 20.0, 50.0, 200.0, 2000.0}) {
+    std::vector<double> wait;
+    for (int i = 0; i < times(15); i++) {
+      Transfer transfer(++ticket, 40, HICACHE_H2D, rig.order, load[static_cast<size_t>(i) % load.size()], rig.caller(),
+                        HICACHE_CLASS_URGENT);
+      rig.backend.submit(transfer.job);
+      for (const double until = now_ms() + pause_us / 1e3; now_ms() < until;) {}
+      const double begin = now_ms();
+      rig.backend.layer_wait(40, 31, rig.caller(), nullptr);
+      wait.push_back(us_since(begin));
+      if (rig.done.wait(ticket) != HICACHE_OK) std::printf("{\"error\": \"a transfer failed\"}\n");
+      must(api().stream_synchronize(rig.stream), "synchronize");
+    }
+    std::sort(wait.begin(), wait.end());
+    std::printf("{\"work\": \"layer wait, %.0f us after the submit of 1 GiB\", \"median_us\": %.2f, \"worst_us\": %.2f}\n", pause_us,
+                median(wait), wait.back());
+  }
+  api().event_destroy(event);
+}
+
+namespace {
+
+const char *name_of(uint32_t source) {
+  const char *const names[] = {"none", "table", "forced", "partly", "calibrated"};
+  return source < std::size(names) ? names[source] : "?";
+}
+
+void calibrated(const char *name, std::vector<PoolLayout> pools, uint64_t host_bytes) {
+  for (int again = 0; again < 2; again++) { // Twice: the choice should be the same.
+    CopyTuning tuning;
+    tuning.calibrate = true;
+    if (smoke) tuning.quantum_bytes = 4 * kMiB;
+    Rig rig(pools, sized(2 * kGiB), sized(host_bytes), tuning);
+    must_open(rig);
+    for (uint32_t direction : {HICACHE_H2D, HICACHE_D2H}) {
+      hicache_copy_choice_t c;
+      rig.backend.copy_choice(direction, &c);
+      std::printf(
+          "{\"work\": \"calibration at open, %s\", \"direction\": \"%s\", \"source\": \"%s\", \"us\": %u, \"probes\": %u, \"planned\": %u, "
+          "\"direct_from\": [%llu, %llu], \"staged_below\": [%llu, %llu], \"staged_from_run\": [%llu, %llu], \"direct_up_to_count\": %u, "
+          "\"blocks_alone\": %u, \"blocks_beside\": %u}\n",
+          name, direction == HICACHE_H2D ? "h2d" : "d2h", name_of(c.source), c.calibration_us, c.probes_measured, c.probes_planned,
+          static_cast<unsigned long long>(c.direct_from_bytes[0]), static_cast<unsigned long long>(c.direct_from_bytes[1]),
+          static_cast<unsigned long long>(c.staged_below_bytes[0]), static_cast<unsigned long long>(c.staged_below_bytes[1]),
+          static_cast<unsigned long long>(c.staged_from_run_bytes[0]), static_cast<unsigned long long>(c.staged_from_run_bytes[1]),
+          c.direct_up_to_count, c.kernel_blocks_alone, c.kernel_blocks_beside);
+    }
+    for (const MeasuredRate &rate : rig.backend.measured_rates()) {
+      const Probe &p = rate.probe;
+      const char *const methods[] = {"auto", "direct", "kernel", "staged"};
+      std::printf("{\"work\": \"probe, %s\", \"round\": %d, \"direction\": \"%s\", \"method\": \"%s\", \"bytes\": %llu, \"run\": %llu, "
+                  "\"blocks\": %u, "
+                  "\"count\": %u, \"both\": %d, \"gb_s\": %.2f}\n",
+                  name, again, p.direction == HICACHE_H2D ? "h2d" : "d2h", methods[static_cast<int>(p.method)],
+                  static_cast<unsigned long long>(p.bytes), static_cast<unsigned long long>(p.host_run), p.blocks, p.count, p.both ? 1 : 0,
+                  rate.gb_s);
+    }
+  }
+}
+
+} // namespace
+
+// What open measures, and what it makes of it: envelopes of every size that leaves a choice, and slices in host regions.
+void calibration() {
+  std::vector<PoolLayout> envelopes_of_all_sizes;
+  uint32_t layer = 0;
+  for (uint64_t bytes : {2 * kKiB, 16 * kKiB, 32 * kKiB, 64 * kKiB, 128 * kKiB})
+    envelopes_of_all_sizes.push_back(pool(false, 1, bytes, 0, {layer++}));
+  calibrated("envelopes", envelopes_of_all_sizes, kGiB);
+  calibrated("llama-3-8b", llama(), kGiB);
+  for (uint64_t bytes : {2 * kKiB, 8 * kKiB, 32 * kKiB, 128 * kKiB})
+    calibrated(("slices of " + std::to_string(bytes / kKiB) + " KiB").c_str(), {slices(bytes)}, 0);
+}
+
 // A graph of 32 layers whose kernels poll their own layer's word, replayed with loads and moves in between; and what a satisfied poll
 // costs.
 void graph(Rig &rig) {
