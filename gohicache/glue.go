@@ -12,6 +12,7 @@ func lifecycleConfig(o *Options) lifecycle.Config {
 		Library: o.Library, Backend: lifecycle.Backend(o.Device.kind), Ordinal: o.Device.ordinal,
 		DeviceBytes: o.DeviceBytes, HostBytes: o.HostBytes, HostNUMANodes: o.HostNUMANodes, PageTokens: o.PageTokens, Tokens: radix.TokenForm(o.Tokens), RequestTokensMax: o.RequestTokensMax,
 		Compaction: uint32(o.Compaction), Placement: uint32(o.Placement), CopyThreads: o.CopyThreads, Sabotage: o.Sabotage,
+		H2DSlowdownMax: o.H2DSlowdownMax, D2HSlowdownMax: o.D2HSlowdownMax, NoCopyCalibration: o.NoCopyCalibration,
 		WritePolicy: lifecycle.WritePolicy(o.WritePolicy), WriteThreshold: o.WriteThreshold, WholeLeaf: o.WholeLeaf,
 		LoadBackMinTokens: o.LoadBackMinTokens, Events: o.Events,
 		Store: o.Storage, KeyFields: lifecycle.KeyFields{Model: o.Model, DType: o.DType, Rank: o.Rank, Ranks: o.Ranks},

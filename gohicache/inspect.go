@@ -3,6 +3,7 @@ package hicache
 import (
 	"fmt"
 
+	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
 	"github.com/hicache/hicache/gohicache/internal/lifecycle"
 )
@@ -142,6 +143,16 @@ func (c *Cache) PoolStats(tier Tier, pool int) (PoolStats, error) {
 	}
 	s, err := c.core.PoolStats(tier == TierHost, pool)
 	return s, c.publicErrorOrNil("stats", err)
+}
+
+// CopyChoice says how copies of one direction cross the bus of a CUDA device, and where the choice comes from. String puts it in words.
+type CopyChoice = ffi.CopyChoice
+
+// CopyChoices are the choices of copies to the device and from it. They are made when the cache opens; on CPU and Null their Source is
+// none.
+func (c *Cache) CopyChoices() (h2d, d2h CopyChoice, err error) {
+	h2d, d2h, err = c.core.CopyChoices()
+	return h2d, d2h, c.publicErrorOrNil("copy choices", err)
 }
 
 // Verify recomputes every invariant of the engine, of the tree and between them from scratch. nil is healthy; else an ErrInternal whose message

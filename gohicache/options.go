@@ -82,6 +82,11 @@ type Options struct {
 
 	// CopyThreads is the number of copy workers a direction on CPU and Null. Default 1.
 	CopyThreads int
+	// H2DSlowdownMax and D2HSlowdownMax are the slowdown of compute, in per mille, that is accepted beside copies to and from the device on CUDA: methods
+	// that cost more are not used while a step is about. The copy engine alone is used whatever it costs (20 to 30). Default 0: 200.
+	H2DSlowdownMax, D2HSlowdownMax int
+	// NoCopyCalibration has CUDA choose copy methods by the library's table instead of measuring them at open (under 100 ms). Default false.
+	NoCopyCalibration bool
 	// Clock stands in for time.Now where leases and pins expire. Default time.Now.
 	Clock func() time.Time
 	// Logger gets what an operator should know. Default: nothing is logged.
@@ -231,7 +236,8 @@ func checkSizes(o *Options) error {
 		{"PageTokens", o.PageTokens, 1, 1 << 20}, {"RequestTokensMax", o.RequestTokensMax, 0, math.MaxInt32},
 		{"WriteThreshold", o.WriteThreshold, 1, math.MaxInt32}, {"LoadBackMinTokens", o.LoadBackMinTokens, 0, math.MaxInt32},
 		{"PrefetchMinTokens", o.PrefetchMinTokens, 0, math.MaxInt32}, {"StoreQueueMax", o.StoreQueueMax, 1, math.MaxInt32},
-		{"StorageBatch", o.StorageBatch, 1, 1 << 16}, {"CopyThreads", o.CopyThreads, 1, 64}, {"Ranks", o.Ranks, 1, 1 << 16},
+		{"StorageBatch", o.StorageBatch, 1, 1 << 16}, {"CopyThreads", o.CopyThreads, 1, 64},
+		{"H2DSlowdownMax", o.H2DSlowdownMax, 0, 10000}, {"D2HSlowdownMax", o.D2HSlowdownMax, 0, 10000}, {"Ranks", o.Ranks, 1, 1 << 16},
 		{"Rank", o.Rank, 0, o.Ranks - 1}, {"HeadGroups", o.HeadGroups, 0, 1 << 16},
 	} {
 		if f.value < f.lo || f.value > f.max {

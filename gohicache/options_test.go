@@ -42,6 +42,8 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"StoreQueueMax", func(o *Options) { o.StoreQueueMax = -1 }},
 		{"StorageBatch", func(o *Options) { o.StorageBatch = -1 }},
 		{"CopyThreads", func(o *Options) { o.CopyThreads = 1000 }},
+		{"H2DSlowdownMax", func(o *Options) { o.H2DSlowdownMax = 10001 }},
+		{"D2HSlowdownMax", func(o *Options) { o.D2HSlowdownMax = -1 }},
 		{"HostArena", func(o *Options) { o.HostArena = 9 }},
 		{"HostLayout", func(o *Options) { o.HostLayout = 9 }},
 		{"HostLayout", func(o *Options) { o.HostLayout = HostPageHead }},

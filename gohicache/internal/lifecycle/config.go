@@ -76,6 +76,9 @@ type Config struct {
 	RequestTokensMax      int
 	Compaction, Placement uint32
 	CopyThreads           int
+	H2DSlowdownMax        int // per mille; 0: the engine's default
+	D2HSlowdownMax        int
+	NoCopyCalibration     bool
 	Sabotage              uint32
 	Fault                 *Fault
 

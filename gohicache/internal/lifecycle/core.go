@@ -159,6 +159,10 @@ func engineOptions(cfg *Config) *ffi.Options {
 		CopyThreadCount: uint32(cfg.CopyThreads), Sabotage: ffi.Sabotage(cfg.Sabotage),
 		Backend: map[Backend]ffi.Backend{BackendCPU: ffi.BackendCPU, BackendNull: ffi.BackendNull, BackendCUDA: ffi.BackendCUDA}[cfg.Backend],
 	}
+	o.H2DSlowdownMaxPermille, o.D2HSlowdownMaxPermille = uint32(cfg.H2DSlowdownMax), uint32(cfg.D2HSlowdownMax)
+	if cfg.NoCopyCalibration {
+		o.CopyCalibration = ffi.CalibrationOff
+	}
 	if f := cfg.Fault; f != nil {
 		o.Fault = ffi.FaultOptions{Enabled: 1, Seed: f.Seed, FailTransferN: f.FailTransferN, FailPPM: f.FailPPM, DelayMaxNs: uint64(f.DelayMax)}
 		if f.Hold {

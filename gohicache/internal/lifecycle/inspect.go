@@ -121,6 +121,12 @@ func (c *Core) Map(host bool, pool int) ([]byte, error) {
 	return out, nil
 }
 
+// CopyChoices says how copies of each direction cross the bus.
+func (c *Core) CopyChoices() (h2d, d2h ffi.CopyChoice, err error) {
+	s, err := c.eng.Stats()
+	return s.H2DChoice, s.D2HChoice, fromEngine(err)
+}
+
 // PoolStats are the gauges of one pool on one tier.
 func (c *Core) PoolStats(host bool, pool int) (metrics.PoolStats, error) {
 	if err := c.isPool(pool); err != nil {

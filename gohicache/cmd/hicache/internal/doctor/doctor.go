@@ -58,6 +58,7 @@ func (m *Machine) Examine() []Finding {
 	f = append(f, m.limits()...)
 	f = append(f, m.gpu()...)
 	if m.Root == "" {
+		f = append(f, m.copies()...)
 		f = append(f, management()...)
 	}
 	return f
@@ -253,6 +254,31 @@ func (m *Machine) gpu() []Finding {
 		out = append(out, f)
 	}
 	return out
+}
+
+// copies opens a small engine on the first CUDA device, with pages of every size that leaves a choice, and says how copies cross its bus.
+func (m *Machine) copies() []Finding {
+	if _, driver := m.read("/proc/driver/nvidia/version"); !driver && os.Getenv("HICACHE_LIBCUDA") == "" {
+		return nil // No device: said above.
+	}
+	o := ffi.Options{Library: m.Library, Backend: ffi.BackendCUDA, DeviceBytes: 32 << 20, HostBytes: 32 << 20}
+	for i, bytes := range []uint64{2 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10} {
+		p := ffi.PoolOptions{Role: ffi.RoleState, PageTokens: 1, LayerIDs: []uint32{uint32(i)}, KRowBytes: bytes}
+		if i == 0 {
+			p.Role = ffi.RoleFull
+		}
+		o.Pools = append(o.Pools, p)
+	}
+	e, err := ffi.Open(&o)
+	if err != nil {
+		return []Finding{{"copies", Bad, "no engine opens on the CUDA device: " + err.Error(), "look at the driver and the device's free memory"}}
+	}
+	defer e.Close()
+	s, err := e.Stats()
+	if err != nil {
+		return []Finding{{"copies", Bad, err.Error(), ""}}
+	}
+	return []Finding{{"copies to the device", Fine, s.H2DChoice.String(), ""}, {"copies from the device", Fine, s.D2HChoice.String(), ""}}
 }
 
 // Healthy says that nothing keeps the cache from running.
