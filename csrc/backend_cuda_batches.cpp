@@ -91,10 +91,20 @@ void CopyLane::add_piece(const TierCopy &copy, const PoolLayout &pool, uint64_t 
   }
 }
 
+// Of a few layers, the bytes beside a fragment on the host are those layers' alone: the rest of the page's run is not copied.
+uint64_t CopyLane::slice_run(uint32_t index, const PoolLayout &pool, const SliceRange &slice) {
+  if (slice.first_layer == 0 && slice.last_layer == pool.rows.layer_count) return host_runs_[index];
+  SliceRun &last = slice_run_; // Pages of one group follow one another.
+  if (last.pool != index || last.first_layer != slice.first_layer || last.last_layer != slice.last_layer)
+    last = {index, slice.first_layer, slice.last_layer, host_run_bytes(pool, slice.first_layer, slice.last_layer)};
+  return last.bytes;
+}
+
 void CopyLane::add_layers(const TierCopy &copy, const PoolLayout &pool, const SliceRange &slice, CuStream stream) {
+  const uint64_t run = slice_run(copy.pool, pool, slice);
   const CuAddress device = context_.device_bases[copy.pool], host = context_.host_bases[copy.pool];
   cut_slice(pool, slice).each(raw(copy.device_page), raw(copy.host_page), [&](uint64_t d, uint64_t h, uint64_t bytes) {
-    add_fragment(device + d, host + h, bytes, host_runs_[copy.pool], stream);
+    add_fragment(device + d, host + h, bytes, run, stream);
   });
 }
 

@@ -48,7 +48,9 @@ CopyLane::CopyLane(const LaneContext &context, uint32_t direction, uint32_t tick
   staged_.reserve(kQuantumFragments);
   for (uint32_t i = 0; i < context_.layers->pools().size(); i++) {
     const PoolLayout &of = context_.layers->pools()[i];
-    if (of.separate()) host_runs_[i] = host_run_bytes(of);
+    if (!of.separate()) continue;
+    host_runs_[i] = host_run_bytes(of, 0, of.rows.layer_count);
+    layer_runs_[i] = host_run_bytes(of, 0, 1);
   }
 }
 
@@ -118,7 +120,9 @@ void CopyLane::check(CuResult result, const char *what) {
 bool CopyLane::layered(const TransferJob &job) const {
   if (job.direction != HICACHE_H2D || job.bytes < context_.tuning.layered_bytes_min) return false;
   for (uint32_t pool = 0; pool < context_.layers->pools().size(); pool++) {
-    const uint64_t layer_bytes = context_.layers->pools()[pool].layer_bytes;
+    // Of a slice that lies in small pieces on the host, each piece would be a copy of its own; whole pages have long runs there.
+    uint64_t layer_bytes = context_.layers->pools()[pool].layer_bytes;
+    if (layer_runs_[pool] != 0) layer_bytes = std::min(layer_bytes, layer_runs_[pool]);
     if ((job.pool_mask >> pool & 1) != 0 && layer_bytes != 0 && layer_bytes < context_.tuning.layer_bytes_min) return false;
   }
   return true;

@@ -136,7 +136,9 @@ private:
   void close_stage();
   enum class RingNeed { kNone, kMaybe, kSure };
   RingNeed ring_need() const;
-  static uint64_t host_run_bytes(const PoolLayout &pool);
+  // Contiguous bytes that these layers of a page have on the host.
+  static uint64_t host_run_bytes(const PoolLayout &pool, uint32_t first_layer, uint32_t last_layer);
+  uint64_t slice_run(uint32_t index, const PoolLayout &pool, const SliceRange &slice);
   bool stage_fragment(CuAddress device, CuAddress host, uint64_t bytes, bool sort, CuStream stream); // False: no room in the slot.
   void flush_stage(CuStream stream);
   CuStream word_stream(CuStream stream);
@@ -190,6 +192,12 @@ private:
   bool few_ = false;                            // The job being cut has few pages.
   bool quantum_staged_ = false;                 // Something of the quantum filled last went through the ring.
   uint64_t host_runs_[kPoolCountMax] = {};      // Contiguous bytes of a page on the host; 0: all of it.
+  uint64_t layer_runs_[kPoolCountMax] = {};     // The same of one layer.
+  struct SliceRun {
+    uint32_t pool = HICACHE_NO_POOL, first_layer = 0, last_layer = 0;
+    uint64_t bytes = 0;
+  };
+  SliceRun slice_run_; // Of the slice cut last.
   uint64_t batch_bytes_ = 0;
   uint32_t batch_copies_now_ = 0;
   uint64_t quantum_bytes_ = 0;     // Of the quantum being filled, with its copies

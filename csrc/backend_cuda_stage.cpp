@@ -91,8 +91,8 @@ CopyLane::RingNeed CopyLane::ring_need() const {
   return choosing && ring_possible(shapes) ? RingNeed::kMaybe : RingNeed::kNone;
 }
 
-uint64_t CopyLane::host_run_bytes(const PoolLayout &pool) {
-  return cut_page(pool.rows, pool.region_order, pool.region_order, 0, pool.rows.layer_count, false).parts[0].bytes;
+uint64_t CopyLane::host_run_bytes(const PoolLayout &pool, uint32_t first_layer, uint32_t last_layer) {
+  return cut_page(pool.rows, pool.region_order, pool.region_order, first_layer, last_layer, false).parts[0].bytes;
 }
 
 bool CopyLane::stage_fragment(CuAddress device, CuAddress host, uint64_t bytes, bool sort, CuStream stream) {

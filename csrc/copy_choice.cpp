@@ -165,9 +165,12 @@ std::vector<CopyShape> copy_shapes(std::span<const PoolLayout> pools, uint64_t l
       const auto cut = [&](const PageOrder &from, uint32_t layers) {
         return cut_page(pool.rows, from, pool.region_order, 0, layers, false).parts[0].bytes;
       };
-      const uint64_t run = cut(pool.region_order, pool.rows.layer_count);
-      shapes.push_back({cut(pool.device_order, pool.rows.layer_count), run, false});
-      shapes.push_back({cut(pool.device_order, 1), run, true});
+      shapes.push_back({cut(pool.device_order, pool.rows.layer_count), cut(pool.region_order, pool.rows.layer_count), false});
+      for (uint32_t layers : {1u, 4u}) {
+        const uint32_t some = std::min(layers, pool.rows.layer_count);
+        if (cut(pool.region_order, 1) >= layer_bytes_min)
+          shapes.push_back({cut(pool.device_order, some), cut(pool.region_order, some), true});
+      }
       continue;
     }
     shapes.push_back({pool.page_bytes, pool.page_bytes, false});

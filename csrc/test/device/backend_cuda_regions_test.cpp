@@ -2,6 +2,7 @@
 // the ring comes to.
 #include "device_fixture.hpp"
 
+#include <atomic>
 #include <random>
 
 namespace hicache::device_test {
@@ -126,6 +127,40 @@ TEST(StagePlan, RunsAndSizes) {
   plan.make(&all, 4096, false, false);
   EXPECT_EQ(plan.fragments[0].source, 160u);
   EXPECT_EQ(plan.fragments[0].target, 4096u);
+}
+
+std::atomic<uint64_t> engine_copies{0}, engine_bytes{0};
+struct Work { // As in simulated_cuda.cpp.
+  int kind, direction;
+  uint64_t bytes, count;
+  unsigned blocks;
+};
+double count_copies(const void *of) {
+  const auto &work = *static_cast<const Work *>(of);
+  if (work.kind != 0) return 0;
+  engine_copies += work.count;
+  engine_bytes += work.bytes;
+  return 0;
+}
+
+// A page_first host keeps a page's rows together, a layer's rows apart: cut into layers, a load of such pages would cross the bus row by
+// row.
+TEST(HostRegions, LoadsOfSmallRowsCrossInLongRuns) {
+  if (!simulated) GTEST_SKIP() << "NOT TESTED: needs the simulated driver";
+  const auto costs = simulator_function<void (*)(double (*)(const void *))>("simulated_cuda_costs");
+  const PoolLayout of = region(pool(false, 16, 2048, 2048, range(0, 8)), HICACHE_LAYOUT_LAYER_MAJOR, HICACHE_HOST_PAGE_FIRST, kPages, 1);
+  Rig rig({of}, 32 << 20, 0);
+  ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
+  if (!rig.backend.kernels().available()) GTEST_SKIP() << "NOT TESTED: built without kernels (make cuda)";
+  std::vector<TierCopy> load;
+  for (uint32_t i = 0; i < 16; i++) load.push_back({0, at(2 * i + 1), at(i + 1)});
+  engine_copies = engine_bytes = 0;
+  costs(count_copies);
+  const Status status = rig.run(HICACHE_H2D, load, 1);
+  costs(nullptr);
+  ASSERT_EQ(status, HICACHE_OK);
+  EXPECT_GE(engine_bytes, 16 * of.page_bytes);
+  EXPECT_GE(engine_bytes / engine_copies, 64u << 10) << engine_copies << " copies";
 }
 
 } // namespace

@@ -1,6 +1,6 @@
 // The bars of the CUDA backend, measured through the backend itself, with the ceilings of the same run beside them.
-// hicache_device_bench [--smoke] [part ...]; parts: envelopes small moving layers overlap graph costs moves staged calibration fragments ids kernels
-// open, and, when it is named, quanta or launches. --smoke: everything once and small, over the simulated driver.
+// hicache_device_bench [--smoke] [part ...]; parts: envelopes small moving layers overlap graph costs moves staged calibration fragments
+// ids kernels open, and, when it is named, quanta or launches. --smoke: everything once and small, over the simulated driver.
 #include <string_view>
 
 #include "bench.hpp"

@@ -80,8 +80,10 @@ void submit_costs(Rig &rig) {
     double pause_ms;
     int rounds;
     bool busy;
-  } states[] = {
-      {"spinning", 0, times(200), false}, {"dozing", 2, times(100), false}, {"parked", 40, times(20), false}, {"busy", 0.3, times(200), true}};
+  } states[] = {{"spinning", 0, times(200), false},
+                {"dozing", 2, times(100), false},
+                {"parked", 40, times(20), false},
+                {"busy", 0.3, times(200), true}};
   for (const auto &state : states) {
     std::vector<double> clock, scope, capturing, record, fence, submit, wait;
     Bulk bulk(rig, HICACHE_H2D, bulk_pages, 8);
