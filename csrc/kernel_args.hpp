@@ -15,8 +15,8 @@ struct Fragment {
 // A list travels inside the launch when it is short, which saves a copy and its latency, and in device memory when it is long.
 inline constexpr uint32_t kInlineFragments = 248; // Keeps every argument struct under the 4 KiB that all targets accept.
 
-// page_copy_small takes pieces of up to this many bytes: what a warp copies in a round. Larger ones go to page_copy or page_move.
-inline constexpr uint32_t kWindowBytes = 2048;
+// page_copy_small takes pieces below this many bytes: what a warp copies in a round. Larger ones go to page_copy or page_move.
+inline constexpr uint32_t kWindowBytes = 4096;
 
 // page_move, page_copy: fragment i consists of `pieces` pieces; piece j is copied
 //   from source_base + fragments[i].source + j * source_stride   to target_base + fragments[i].target + j * target_stride.
@@ -24,7 +24,7 @@ inline constexpr uint32_t kWindowBytes = 2048;
 struct CopyArgs {
   const Fragment *list; // Device memory, or null: inline_list.
   uint32_t count;       // Fragments.
-  uint32_t pieces;      // Pieces in each, >= 1.
+  uint32_t pieces;      // Pieces in each, >= 1; count * pieces below 2^32.
   uint64_t piece_bytes;
   uint64_t source_base, target_base; // Addresses the device can use: device memory or mapped pinned host memory.
   uint64_t source_stride, target_stride;

@@ -67,9 +67,9 @@ __device__ __forceinline__ void copy_large(const CopyArgs &a, const Fragment *li
 }
 
 constexpr uint32_t kWindowUnits = kWindowBytes / 16;
-constexpr uint32_t kWindowLoads = kWindowUnits / kWarp; // More would not fit into the registers of 1,024 threads.
+static_assert(kWindowUnits == kSliceUnits);
 
-// Which piece of a warp's window, and which unit of it, unit `u` of the window is. inverse = 65536 / units + 1: exact below 256 units.
+// Which piece of a warp's window, and which unit of it, unit `u` of the window is. inverse = 65536 / units + 1: exact up to 256 units.
 struct WindowPlace {
   uint32_t piece, unit;
 };
@@ -78,53 +78,55 @@ __device__ __forceinline__ WindowPlace window_place(uint32_t u, uint32_t units, 
   return {piece, u - piece * units};
 }
 
-// Pieces of at most a window: a warp takes as many whole pieces as fit into one. The list is read a round ahead, an entry a lane: else the bus
-// would wait for it in every round.
+// As load_once where `active`, else v stays. Written so that the load goes to v's own registers: under an `if` the compiler loads into others and
+// moves them after, which waits for each load before the next.
+__device__ __forceinline__ void load_once_if(bool active, const uint4 *p, uint4 &v) {
+  asm volatile("{\n.reg .pred active;\nsetp.ne.u32 active, %5, 0;\n"
+               "@active ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+               : "l"(p), "r"(static_cast<uint32_t>(active)));
+}
+
+// Keeps the compiler from holding in registers, which the loads in flight need, what follows from these and takes three instructions.
+__device__ __forceinline__ void compute_again(uint32_t &units, uint32_t &inverse) { asm volatile("" : "+r"(units), "+r"(inverse)); }
+
+// Where piece `at` of a launch comes from and goes to, without the bases.
+__device__ __forceinline__ Fragment piece_of(const CopyArgs &a, const Fragment *list, uint32_t at) {
+  if (a.pieces == 1) return list[at];
+  const uint32_t i = at / a.pieces, j = at - i * a.pieces;
+  return {list[i].source + j * a.source_stride, list[i].target + j * a.target_stride};
+}
+
+// Pieces smaller than a window: a warp takes as many whole pieces as fit into one, at most one a lane. Lane l knows the place of piece l and
+// looks up that of the next round's before it loads, so that the bus does not wait for the list.
 __device__ __forceinline__ void copy_small(const CopyArgs &a, const Fragment *list) {
   const uint32_t lane = threadIdx.x % kWarp;
-  const uint64_t warp = (blockIdx.x * static_cast<uint64_t>(blockDim.x) + threadIdx.x) / kWarp;
   const uint64_t warps = gridDim.x * static_cast<uint64_t>(blockDim.x) / kWarp;
-  const uint32_t units = static_cast<uint32_t>(a.piece_bytes / 16), inverse = 65536 / units + 1;
-  const uint32_t each = kWindowUnits / units;
-  const uint64_t total = static_cast<uint64_t>(a.count) * a.pieces, step = warps * each;
-  uint64_t first = warp * each;
-  if (a.pieces == 1 && each <= kWarp) {
-    Fragment next{};
-    if (lane < each && first + lane < total) next = list[first + lane];
-    for (; first < total; first += step) {
-      const Fragment mine = next;
-      if (lane < each && first + step + lane < total) next = list[first + step + lane];
-      const uint32_t here = static_cast<uint32_t>(total - first < each ? total - first : each);
-      uint4 r[kWindowLoads];
-#pragma unroll
-      for (uint32_t k = 0; k < kWindowLoads; k++) {
-        const WindowPlace at = window_place(lane + k * kWarp, units, inverse);
-        const uint64_t source = __shfl_sync(0xffffffffu, mine.source, at.piece % kWarp);
-        if (at.piece < here) r[k] = load_once(reinterpret_cast<const uint4 *>(a.source_base + source) + at.unit);
-      }
-#pragma unroll
-      for (uint32_t k = 0; k < kWindowLoads; k++) {
-        const WindowPlace at = window_place(lane + k * kWarp, units, inverse);
-        const uint64_t target = __shfl_sync(0xffffffffu, mine.target, at.piece % kWarp);
-        if (at.piece < here) store_once(reinterpret_cast<uint4 *>(a.target_base + target) + at.unit, r[k]);
-      }
-    }
-    return;
-  }
+  uint32_t units = static_cast<uint32_t>(a.piece_bytes / 16), inverse = 65536 / units + 1;
+  const uint32_t each = units < kWindowUnits / kWarp ? kWarp : kWindowUnits / units;
+  const uint64_t total = static_cast<uint64_t>(a.count) * a.pieces, step = warps * each; // total is below 2^32.
+  uint64_t first = (blockIdx.x * static_cast<uint64_t>(blockDim.x) + threadIdx.x) / kWarp * each;
+  Fragment next{};
+  if (lane < each && first + lane < total) next = piece_of(a, list, static_cast<uint32_t>(first + lane));
   for (; first < total; first += step) {
+    const Fragment mine = next;
+    if (lane < each && first + step + lane < total) next = piece_of(a, list, static_cast<uint32_t>(first + step + lane));
     const uint32_t here = static_cast<uint32_t>(total - first < each ? total - first : each);
-    uint4 r[kWindowLoads];
+    uint4 r[kLoads];
+    compute_again(units, inverse);
 #pragma unroll
-    for (uint32_t k = 0; k < kWindowLoads; k++) {
+    for (uint32_t k = 0; k < kLoads; k++) {
       const WindowPlace at = window_place(lane + k * kWarp, units, inverse);
-      const uint64_t i = (first + at.piece) / a.pieces, j = (first + at.piece) % a.pieces;
-      if (at.piece < here) r[k] = load_once(source_of(a, list, static_cast<uint32_t>(i), static_cast<uint32_t>(j)) + at.unit);
+      const uint64_t source = a.source_base + __shfl_sync(0xffffffffu, mine.source, at.piece % kWarp) + at.unit * 16;
+      r[k] = make_uint4(0, 0, 0, 0);
+      load_once_if(at.piece < here, reinterpret_cast<const uint4 *>(source), r[k]);
     }
+    compute_again(units, inverse);
 #pragma unroll
-    for (uint32_t k = 0; k < kWindowLoads; k++) {
+    for (uint32_t k = 0; k < kLoads; k++) {
       const WindowPlace at = window_place(lane + k * kWarp, units, inverse);
-      const uint64_t i = (first + at.piece) / a.pieces, j = (first + at.piece) % a.pieces;
-      if (at.piece < here) store_once(target_of(a, list, static_cast<uint32_t>(i), static_cast<uint32_t>(j)) + at.unit, r[k]);
+      const uint64_t target = a.target_base + __shfl_sync(0xffffffffu, mine.target, at.piece % kWarp) + at.unit * 16;
+      if (at.piece < here) store_once(reinterpret_cast<uint4 *>(target), r[k]);
     }
   }
 }
