@@ -184,7 +184,7 @@ bool Calibrator::batch(CuStream stream) {
 
 bool Calibrator::launch(std::span<const kernel::Fragment> fragments, uint64_t bytes, unsigned blocks, ListRing *lists, CuStream stream) {
   uint32_t launches = 0;
-  return ok(launcher_.copy(kernels_, fragments, bytes, blocks, lists, stream, &launches));
+  return ok(launcher_.copy(kernels_, fragments, bytes, blocks, lists == lanes_[1].lists, lists, stream, &launches));
 }
 
 } // namespace hicache

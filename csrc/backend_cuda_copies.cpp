@@ -24,7 +24,7 @@ CuResult CopyBatch::send(const DriverApi &api, CuStream stream) {
 }
 
 CuResult FragmentLauncher::copy(const KernelSet &kernels, std::span<const kernel::Fragment> fragments, uint64_t bytes, unsigned blocks,
-                                ListRing *lists, CuStream stream, uint32_t *launches) {
+                                bool to_host, ListRing *lists, CuStream stream, uint32_t *launches) {
   kernel::CopyArgs &args = *args_;
   args.pieces = 1;
   args.piece_bytes = bytes;
@@ -33,7 +33,9 @@ CuResult FragmentLauncher::copy(const KernelSet &kernels, std::span<const kernel
   while (!fragments.empty()) {
     void *list = fragments.size() > kernel::kInlineFragments ? lists->fill() : nullptr;
     const size_t count = list != nullptr ? fragments.size() : std::min<size_t>(fragments.size(), kernel::kInlineFragments);
-    std::memcpy(list != nullptr ? list : args.inline_list, fragments.data(), count * sizeof(kernel::Fragment));
+    if (list != nullptr && blocks != 0 && bytes < FragmentOrder::kBelowBytes && count >= FragmentOrder::kFromCount)
+      order_.place(fragments.first(count), to_host, static_cast<kernel::Fragment *>(list));
+    else std::memcpy(list != nullptr ? list : args.inline_list, fragments.data(), count * sizeof(kernel::Fragment));
     args.count = static_cast<uint32_t>(count);
     args.list = nullptr;
     if (list != nullptr) {

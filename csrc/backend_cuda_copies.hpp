@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend_cuda_kernels.hpp"
+#include "fragment_order.hpp"
 
 namespace hicache {
 
@@ -41,12 +42,13 @@ private:
 // Launches of page_copy over equal fragments. Not thread-safe.
 class FragmentLauncher {
 public:
-  // `blocks` as KernelSet::copy. Long lists go through `lists`, of which the slots still read by the device are not waited for: then the
-  // list goes in pieces, inside launches. Adds to *launches.
-  CuResult copy(const KernelSet &kernels, std::span<const kernel::Fragment> fragments, uint64_t bytes, unsigned blocks, ListRing *lists,
-                CuStream stream, uint32_t *launches);
+  // `blocks` as KernelSet::copy; other than 0, one side is on the host: the targets' if to_host. Long lists go through `lists`, of which
+  // the slots still read by the device are not waited for: then the list goes in pieces, inside launches. Adds to *launches.
+  CuResult copy(const KernelSet &kernels, std::span<const kernel::Fragment> fragments, uint64_t bytes, unsigned blocks, bool to_host,
+                ListRing *lists, CuStream stream, uint32_t *launches);
 
 private:
+  FragmentOrder order_;
   std::unique_ptr<kernel::CopyArgs> args_ = std::make_unique<kernel::CopyArgs>();
 };
 
