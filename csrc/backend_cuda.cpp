@@ -138,13 +138,14 @@ Status CudaBackend::open(const BackendOptions &options, ErrorDetail *error) {
   CuResult r = api.priority_range(&least, &greatest);
   if (r == cu::kSuccess) r = api.stream_create(&mover_, cu::kStreamNonBlocking, least);
   if (r == cu::kSuccess) r = api.stream_create(&reader_, cu::kStreamNonBlocking, least);
+  if (r == cu::kSuccess) r = api.stream_create(&uploads_, cu::kStreamNonBlocking, least);
   if (r == cu::kSuccess) r = api.event_create(&mover_end_, cu::kEventDisableTiming);
   if (r != cu::kSuccess) return give_up(device_.report(r, "creating streams", HICACHE_INFEASIBLE, error));
   kernels_.open(mover_);
   if (Status s = open_memory(options, error); s != HICACHE_OK) return give_up(s);
   if (Status s = open_mirrors(options, error); s != HICACHE_OK) return give_up(s);
   if (Status s = words_.open(options.ticket_max, layers_->layer_limit(), error); s != HICACHE_OK) return give_up(s);
-  if (Status s = lists_.open(true, error); s != HICACHE_OK) return give_up(s);
+  if (Status s = lists_.open(uploads_, error); s != HICACHE_OK) return give_up(s);
   if (Status s = open_scratch(error); s != HICACHE_OK) return give_up(s);
   if (r = api.stream_synchronize(mover_); r != cu::kSuccess)
     return give_up(device_.report(r, "cuStreamSynchronize", HICACHE_DEVICE, error));
@@ -158,6 +159,7 @@ Status CudaBackend::open_lanes(const BackendOptions &options, ErrorDetail *error
   context.device = &device_;
   context.fences = &fences_;
   context.kernels = &kernels_;
+  context.uploads = uploads_;
   context.words = &words_;
   context.layers = layers_;
   context.sink = options.sink;
@@ -242,6 +244,8 @@ void CudaBackend::close() {
   mover_end_ = nullptr;
   fences_.close();
   lists_.close();
+  if (uploads_ != nullptr) api.stream_destroy(uploads_);
+  uploads_ = nullptr;
   words_.close();
   if (scratch_ != 0) api.memory_free(scratch_);
   scratch_ = 0;

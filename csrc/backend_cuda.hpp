@@ -132,7 +132,8 @@ private:
   std::byte *host_bases_[kPoolCountMax] = {}; // Of page 0 of each pool.
   std::vector<CuAddress> static_pools_;
   CuStream mover_ = nullptr;
-  CuStream reader_ = nullptr; // Digests that the host waits for.
+  CuStream reader_ = nullptr;  // Digests that the host waits for.
+  CuStream uploads_ = nullptr; // Lists of all rings: waits for nothing, so that it never holds one up.
   // Stamps and digests: lists go out and answers come back through pinned memory, in portions. No call that waits for the whole device, or
   // copies pageable memory, may be made while a stream waits for a load: the driver would keep the lane from submitting it.
   static constexpr uint64_t kScratchBytes = 1 << 20;

@@ -18,8 +18,42 @@ uint64_t piece_end(uint64_t begin, uint64_t end, uint64_t room) {
 
 } // namespace
 
-bool CopyLane::quantum_full() const {
-  return quantum_bytes_ >= context_.tuning.quantum_bytes || quantum_copies_ >= kQuantumCopies || quantum_fragments_ >= kQuantumFragments;
+uint64_t CopyLane::quantum_limit() {
+  if (quantum_fragments_ == 0 || quantum_copies_ != 0 || quantum_staged_) return context_.tuning.quantum_bytes;
+  const uint32_t quanta = situation().compute ? context_.tuning.kernel_quanta_beside : context_.tuning.kernel_quanta_alone;
+  return context_.tuning.quantum_bytes * std::max(quanta, 1u);
+}
+
+bool CopyLane::quantum_full() {
+  return quantum_bytes_ >= quantum_limit() || quantum_copies_ >= kQuantumCopies || quantum_fragments_ >= fragments_limit();
+}
+
+bool CopyLane::add_by_kernel(TransferJob &job) {
+  const TierCopy *const copies = job.chunk->copies;
+  const uint32_t p = copies[job.chunk_index].pool;
+  const PoolLayout &pool = context_.layers->pools()[p];
+  const SliceRange &slice = job.group.slices[p];
+  const uint64_t bytes = slice.end - slice.begin;
+  if (bytes == 0 || slots_[job.slot].piece_offset != 0 || pool.separate() || context_.layers->drops_last_layer()) return false;
+  if (!fragments_.empty() && fragment_bytes_ != bytes) return false;
+  if (method_for(bytes, bytes) != CopyMethod::kKernel) return false;
+  const CuAddress device = context_.device_bases[p] + slice.begin, host = context_.host_bases[p] + slice.begin;
+  fragment_bytes_ = bytes;
+  const uint64_t limit = quantum_limit(), room_bytes = quantum_bytes_ < limit ? limit - quantum_bytes_ : 0;
+  const uint64_t room = std::min<uint64_t>((room_bytes + bytes - 1) / bytes, fragments_limit() - quantum_fragments_);
+  const uint32_t first = job.chunk_index,
+                 end = static_cast<uint32_t>(std::min<uint64_t>(job.chunk->count, first + std::max<uint64_t>(room, 1)));
+  uint32_t i = first;
+  for (; i < end && copies[i].pool == p; i++) {
+    const CuAddress on_device = device + page_offset_bytes(copies[i].device_page, pool.page_bytes);
+    const CuAddress on_host = host + page_offset_bytes(copies[i].host_page, pool.page_bytes);
+    fragments_.push_back(down() ? kernel::Fragment{on_device, on_host} : kernel::Fragment{on_host, on_device});
+  }
+  counts_.copies.fetch_add(i - first, std::memory_order_relaxed);
+  quantum_fragments_ += i - first;
+  quantum_bytes_ += (i - first) * bytes;
+  job.chunk_index = i;
+  return true;
 }
 
 bool CopyLane::add_copies(TransferJob &job, CuStream stream) {
@@ -35,11 +69,20 @@ bool CopyLane::add_copies(TransferJob &job, CuStream stream) {
         return true;
       }
       if (quantum_full()) return false;
+      if (add_by_kernel(job)) {
+        if (job.chunk_index == job.chunk->count) {
+          job.chunk = job.chunk->next;
+          job.chunk_index = 0;
+        }
+        continue;
+      }
       const TierCopy &copy = job.chunk->copies[job.chunk_index];
       const SliceRange &slice = job.group.slices[copy.pool];
       const PoolLayout &pool = context_.layers->pools()[copy.pool];
       const uint64_t begin = slice.begin + slot.piece_offset;
-      uint64_t end = piece_end(begin, slice.end, context_.tuning.quantum_bytes - quantum_bytes_);
+      // What goes by kernel may have filled more than a quantum.
+      const uint64_t room = quantum_bytes_ < context_.tuning.quantum_bytes ? context_.tuning.quantum_bytes - quantum_bytes_ : 0;
+      uint64_t end = piece_end(begin, slice.end, room);
       if (end > begin && pool.separate()) {
         const uint64_t layer_bytes = pool.rows.layer_bytes();
         SliceRange piece = slice;
@@ -186,7 +229,7 @@ void CopyLane::flush_kernel(CuStream stream) {
 void CopyLane::launch_fragments(std::span<const kernel::Fragment> fragments, uint64_t bytes, unsigned blocks, ListRing *lists,
                                 CuStream stream) {
   uint32_t launches = 0;
-  check(launcher_.copy(*context_.kernels, fragments, bytes, blocks, lists, stream, &launches), "launching page_copy");
+  check(launcher_.copy(*context_.kernels, fragments, bytes, blocks, down(), lists, stream, &launches), "launching page_copy");
   counts_.kernel_launches.fetch_add(launches, std::memory_order_relaxed);
 }
 

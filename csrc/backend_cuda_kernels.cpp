@@ -55,7 +55,7 @@ void KernelSet::open(CuStream stream) {
 CuResult KernelSet::launch_all_empty(CuStream stream) const {
   auto copy_args = std::make_unique<kernel::CopyArgs>();
   copy_args->pieces = 1;
-  copy_args->piece_bytes = 2 * kernel::kWindowBytes;
+  copy_args->piece_bytes = kernel::kWindowBytes;
   CuResult r = copy(*copy_args, 1, stream);
   if (r == cu::kSuccess) r = move(*copy_args, stream);
   copy_args->piece_bytes = 16;
@@ -90,13 +90,13 @@ unsigned KernelSet::burst_blocks(uint64_t bytes) const {
 }
 
 CuResult KernelSet::copy(const kernel::CopyArgs &args, unsigned blocks, CuStream stream) const {
-  const CuFunction function = args.piece_bytes <= kernel::kWindowBytes ? copy_small_ : copy_;
+  const CuFunction function = args.piece_bytes < kernel::kWindowBytes ? copy_small_ : copy_;
   if (blocks != 0) return launch(function, blocks, kBusThreads, &args, stream);
   return launch(function, burst_blocks(args.piece_bytes * args.pieces * args.count), kThreads, &args, stream);
 }
 
 CuResult KernelSet::move(const kernel::CopyArgs &args, CuStream stream) const {
-  if (args.piece_bytes <= kernel::kWindowBytes) return copy(args, 0, stream);
+  if (args.piece_bytes < kernel::kWindowBytes) return copy(args, 0, stream);
   return launch(move_, burst_blocks(args.piece_bytes * args.count), kThreads, &args, stream);
 }
 
@@ -126,7 +126,8 @@ CuResult KernelSet::kernel_ids(const kernel::KernelIdsArgs &args, CuStream strea
 
 // ---- Lists ----
 
-Status ListRing::open(bool beside, ErrorDetail *error) {
+Status ListRing::open(CuStream uploads, ErrorDetail *error) {
+  uploads_ = uploads;
   const DriverApi &api = device_.api();
   void *memory = mmap(nullptr, kSlotBytes * kSlots, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED)
@@ -143,21 +144,18 @@ Status ListRing::open(bool beside, ErrorDetail *error) {
     if (CuResult r = api.event_create(&event, cu::kEventDisableTiming); r != cu::kSuccess)
       return device_.report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
   }
-  if (!beside) return HICACHE_OK;
-  int least = 0, greatest = 0;
-  CuResult r = api.priority_range(&least, &greatest);
-  if (r == cu::kSuccess) r = api.stream_create(&uploads_, cu::kStreamNonBlocking, least);
-  for (uint32_t slot = 0; slot < kSlots && r == cu::kSuccess; slot++) r = api.event_create(&uploaded_[slot], cu::kEventDisableTiming);
-  return r == cu::kSuccess ? HICACHE_OK : device_.report(r, "a stream for lists", HICACHE_INFEASIBLE, error);
+  if (uploads == nullptr) return HICACHE_OK;
+  for (CuEvent &event : uploaded_) {
+    if (CuResult r = api.event_create(&event, cu::kEventDisableTiming); r != cu::kSuccess)
+      return device_.report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
+  }
+  return HICACHE_OK;
 }
 
 void ListRing::close() {
   if (host_ == nullptr) return;
   const DriverApi &api = device_.api();
-  if (uploads_ != nullptr) {
-    api.stream_synchronize(uploads_); // It reads and writes what goes now.
-    api.stream_destroy(uploads_);
-  }
+  if (uploads_ != nullptr) api.stream_synchronize(uploads_); // It reads and writes what goes now.
   uploads_ = nullptr;
   for (auto *events : {events_, uploaded_}) {
     for (uint32_t slot = 0; slot < kSlots; slot++) {

@@ -54,9 +54,9 @@ public:
 
   explicit ListRing(CudaDevice &device) : device_(device) {}
   ~ListRing() { close(); }
-  // `beside`: uploads go on a stream of the ring's own, so that a list crosses the bus while the launch before it still runs; else they
-  // stand in the way, a few microseconds and the list's time each.
-  Status open(bool beside, ErrorDetail *error);
+  // `uploads`: a stream for lists alone, which rings may share and which outlives them, so that a list crosses the bus while the launch
+  // before it still runs. Null: lists stand in the way on the user's stream, a few microseconds and their time each.
+  Status open(CuStream uploads, ErrorDetail *error);
   void close();
 
   // A slot's host memory to fill, or null if the device still reads all of them: then launch with inline lists.
@@ -76,7 +76,7 @@ private:
   CudaDevice &device_;
   unsigned char *host_ = nullptr;
   CuAddress device_memory_ = 0;
-  CuStream uploads_ = nullptr; // Null: the user's stream.
+  CuStream uploads_ = nullptr;
   CuEvent uploaded_[kSlots] = {};
   CuEvent events_[kSlots] = {}; // The device has read the slot.
   bool used_[kSlots] = {};

@@ -61,14 +61,16 @@ Status CopyLane::open(ErrorDetail *error) {
   if (CuResult r = api_.priority_range(&least, &greatest); r != cu::kSuccess)
     return context_.device->report(r, "cuCtxGetStreamPriorityRange", HICACHE_DEVICE, error);
   for (CuStream &stream : streams_) {
-    if (CuResult r = api_.stream_create(&stream, cu::kStreamNonBlocking, least); r != cu::kSuccess)
+    // Kernels over the bus are few blocks: beside compute they need their places as soon as some end, not when a whole kernel has. Copies
+    // of the copy engine know no priority.
+    if (CuResult r = api_.stream_create(&stream, cu::kStreamNonBlocking, greatest); r != cu::kSuccess)
       return context_.device->report(r, "cuStreamCreateWithPriority", HICACHE_INFEASIBLE, error);
   }
   for (Quantum &quantum : quanta_) {
     if (CuResult r = api_.event_create(&quantum.event, cu::kEventDisableTiming); r != cu::kSuccess)
       return context_.device->report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
   }
-  if (Status s = lists_.open(false, error); s != HICACHE_OK) return s;
+  if (Status s = lists_.open(context_.uploads, error); s != HICACHE_OK) return s;
   return open_stage(error);
 }
 

@@ -29,12 +29,14 @@ namespace hicache {
 struct CopyTuning {
   CopyMethod method = CopyMethod::kAuto;
   uint64_t quantum_bytes = uint64_t{16} << 20; // 4 MiB while a server reads small things often.
-  uint32_t depth = 3;                          // Quanta queued at once: with 2, the bus idles while the thread looks.
-  uint32_t batch_copies = 128;                 // In one call of the driver, which keeps the caller's calls out meanwhile.
-  uint32_t first_batch_copies = 16;            // In the first call after a rest: the bus starts that much earlier.
-  CopyChoice choice[2];                        // kAuto: H2D, D2H, before calibration and the budget.
-  bool calibrate = false;                      // Measure at open what the choice depends on,
-  uint64_t calibration_ns = 80'000'000;        // for so long at most.
+  uint32_t kernel_quanta_alone = 1;     // Quanta that a launch over the bus takes at once. It does not hold the copy engine, and beside
+  uint32_t kernel_quanta_beside = 4;    // compute each launch waits for room, so that fewer and longer ones keep more of the rate.
+  uint32_t depth = 3;                   // Quanta queued at once: with 2, the bus idles while the thread looks.
+  uint32_t batch_copies = 128;          // In one call of the driver, which keeps the caller's calls out meanwhile.
+  uint32_t first_batch_copies = 16;     // In the first call after a rest: the bus starts that much earlier.
+  CopyChoice choice[2];                 // kAuto: H2D, D2H, before calibration and the budget.
+  bool calibrate = false;               // Measure at open what the choice depends on,
+  uint64_t calibration_ns = 80'000'000; // for so long at most.
   uint32_t slowdown_permille[2] = {kSlowdownDefaultPermille, kSlowdownDefaultPermille}; // Of compute beside a direction's copies.
   uint32_t stage_slots = 8;             // Of quantum_bytes each, the ring: what the bus may go ahead of the kernels.
   uint64_t layer_bytes_min = 32 << 10;  // A load whose layer slices are smaller is not cut into layer groups,
@@ -50,6 +52,7 @@ struct LaneContext {
   CudaDevice *device = nullptr;
   FenceBoard *fences = nullptr;
   KernelSet *kernels = nullptr;
+  CuStream uploads = nullptr; // Of lists.
   TicketWords *words = nullptr;
   const LayerOrder *layers = nullptr;
   JobSink *sink = nullptr;
@@ -84,7 +87,8 @@ public:
   const LaneCounts &counts() const { return counts_; }
 
 private:
-  static constexpr uint32_t kQuantumFragments = 16384; // By kernel, in a quantum: one list, one launch.
+  static constexpr uint32_t kQuantumFragments = 32768; // By kernel, in a quantum: one list, one launch.
+  static constexpr uint32_t kFirstFragments = 8192;    // The same after a rest: the bus starts that much earlier.
   static_assert(kQuantumFragments * sizeof(kernel::Fragment) <= ListRing::kSlotBytes);
 
   // What the lane keeps of a ticket slot while its job is here.
@@ -114,7 +118,11 @@ private:
   bool ready(TransferJob &job);
   // Adds copies of the job until the quantum is full; true if the job has been handed out whole.
   bool add_copies(TransferJob &job, CuStream stream);
-  bool quantum_full() const;
+  bool quantum_full();
+  uint64_t quantum_limit(); // Bytes, for what the quantum holds.
+  uint32_t fragments_limit() const { return quantum_count_ == 0 ? kFirstFragments : kQuantumFragments; }
+  // Lists the chunk's next pages of one pool that go whole and by kernel, until the quantum is full; false if there is none such.
+  bool add_by_kernel(TransferJob &job);
   void add_piece(const TierCopy &copy, const PoolLayout &pool, uint64_t begin, uint64_t end, CuStream stream);
   // As add_piece, of a pool whose host region has another order. Pieces end with whole layers.
   void add_layers(const TierCopy &copy, const PoolLayout &pool, const SliceRange &slice, CuStream stream);

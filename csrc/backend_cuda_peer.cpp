@@ -18,7 +18,7 @@ PeerLinks::PeerLinks(CudaDevice &device)
       }()),
       lists_(device) {}
 
-Status PeerLinks::open(ErrorDetail *error) {
+Status PeerLinks::open(CuStream uploads, ErrorDetail *error) {
   if (streams_[1] != nullptr) return HICACHE_OK;
   const DriverApi &api = device_.api();
   ContextScope scope(api, device_.context());
@@ -31,7 +31,7 @@ Status PeerLinks::open(ErrorDetail *error) {
   for (int i = 0; i < 2; i++)
     if (r == cu::kSuccess) r = api.stream_create(&streams_[i], cu::kStreamNonBlocking, least);
   Status status = device_.report(r, "creating the streams of hand-overs", HICACHE_INFEASIBLE, error);
-  if (status == HICACHE_OK) status = lists_.open(true, error);
+  if (status == HICACHE_OK) status = lists_.open(uploads, error);
   if (status != HICACHE_OK) close();
   return status;
 }
@@ -104,8 +104,8 @@ bool CudaBackend::reaches(CudaBackend &target) {
 
 Status CudaBackend::peer_connect(Backend &other, ErrorDetail *error) {
   auto &target = static_cast<CudaBackend &>(other);
-  if (Status s = peers_.open(error); s != HICACHE_OK) return s;
-  if (Status s = target.peers_.open(error); s != HICACHE_OK) return s;
+  if (Status s = peers_.open(uploads_, error); s != HICACHE_OK) return s;
+  if (Status s = target.peers_.open(target.uploads_, error); s != HICACHE_OK) return s;
   const uint64_t number = target.peers_.number();
   if (!peers_.knows(number)) peers_.add(number, reaches(target));
   return HICACHE_OK;

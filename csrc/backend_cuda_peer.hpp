@@ -26,8 +26,8 @@ public:
   explicit PeerLinks(CudaDevice &device);
   ~PeerLinks() { close(); }
 
-  // Takes streams, events and the ring, at the first hand-over of the engine; nothing later. INFEASIBLE.
-  Status open(ErrorDetail *error);
+  // Takes streams, events and the ring (`uploads` as there), at the first hand-over of the engine; nothing later. INFEASIBLE.
+  Status open(CuStream uploads, ErrorDetail *error);
   void close();
 
   CuStream stream(bool out) const { return streams_[out]; }

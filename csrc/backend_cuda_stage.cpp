@@ -65,7 +65,7 @@ Status CopyLane::open_stage(ErrorDetail *error) {
     return context_.device->report(r, "cuStreamCreateWithPriority", HICACHE_INFEASIBLE, error);
   if (CuResult r = api_.event_create(&stage_event_, cu::kEventDisableTiming); r != cu::kSuccess)
     return context_.device->report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
-  if (Status s = stage_lists_.open(false, error); s != HICACHE_OK) return s;
+  if (Status s = stage_lists_.open(context_.uploads, error); s != HICACHE_OK) return s;
   const Status made = stage_.open(context_.tuning.quantum_bytes, static_cast<uint32_t>(quanta_.size()), error);
   return need == RingNeed::kMaybe && made == HICACHE_INFEASIBLE ? HICACHE_OK : made; // Direct serves as well.
 }

@@ -26,12 +26,17 @@ protected:
   void SetUp() override {
     ASSERT_EQ(rig_.status, HICACHE_OK) << rig_.error.message;
     if (!rig_.backend.kernels().available()) GTEST_SKIP() << "NOT TESTED: NO KERNELS: " << rig_.backend.kernels().reason();
-    OK(lists_.open(true, error));
+    CU_OK(api().stream_create(&uploads_, cu::kStreamNonBlocking, 0));
+    OK(lists_.open(uploads_, error));
   }
-  void TearDown() override { lists_.close(); }
+  void TearDown() override {
+    lists_.close();
+    if (uploads_ != nullptr) api().stream_destroy(uploads_);
+  }
   void copy(uint64_t bytes, uint32_t count, uint32_t pieces, uint32_t blocks, bool host_source, bool host_target, bool move);
 
   Rig rig_;
+  CuStream uploads_ = nullptr;
   ListRing lists_{const_cast<CudaDevice &>(rig_.backend.device())};
   std::mt19937 random_{5};
 };
@@ -173,6 +178,68 @@ TEST(KernelLists, MovesOfManyPages) {
   for (uint32_t i = 0; i < kPages; i++) {
     const uint64_t place = here[i] - kRounds % 3 * kPages;
     ASSERT_EQ(std::memcmp(all.data() + place * kPageBytes / 8, ideal.data() + i * kPageBytes / 8, kPageBytes), 0) << "page " << i;
+  }
+}
+
+// Tens of thousands of small pages by kernel: more than a list's first portion and a quantum, two sizes in a job, in the order of the
+// host's huge pages. Beside compute a launch takes several quanta.
+TEST(KernelLists, SmallPagesOverTheBus) {
+  constexpr uint32_t kPages = 20000;
+  for (bool compute : {false, true}) {
+    SCOPED_TRACE(compute ? "beside compute" : "alone");
+    CopyTuning tuning;
+    tuning.method = CopyMethod::kKernel;
+    tuning.quantum_bytes = kMiB;
+    Rig rig({pool(false, 1, 512, 0, {0}), pool(false, 1, 1040, 0, {1})}, 72 * kMiB, 72 * kMiB, tuning);
+    ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
+    if (!rig.backend.kernels().available()) GTEST_SKIP() << "NOT TESTED: NO KERNELS: " << rig.backend.kernels().reason();
+    std::mt19937 random(13);
+    std::vector<TierCopy> up, down;
+    for (uint32_t p = 0; p < 2; p++) {
+      const uint32_t begin = p == 0 ? 0 : static_cast<uint32_t>(24 * kMiB / 1040 + 1); // Pools are bytes of one arena.
+      std::vector<uint32_t> device(kPages), host(2 * kPages);
+      std::iota(device.begin(), device.end(), begin);
+      std::iota(host.begin(), host.end(), begin);
+      std::shuffle(device.begin(), device.end(), random);
+      std::shuffle(host.begin(), host.end(), random);
+      for (uint32_t i = 0; i < kPages; i++) {
+        up.push_back({p, at(device[i]), at(host[i])});
+        down.push_back({p, at(device[i]), at(host[kPages + i])});
+        fill(rig.host(p, host[i]), rig.order.pools()[p].page_bytes, p * kPages + i);
+      }
+    }
+    // A step whose work has not ended, on a stream that waits until the transfers are over.
+    CuAddress word = 0;
+    CuStream busy = nullptr;
+    if (compute) {
+      CU_OK(api().memory_alloc(&word, 64));
+      CU_OK(api().stream_create(&busy, cu::kStreamNonBlocking, 0));
+      const uint32_t zero[2] = {};
+      rig.write(word, zero, sizeof zero);
+      CU_OK(api().stream_wait_value(busy, word, 1, cu::kWaitValueGreaterOrEqual));
+      OK(rig.backend.fence_record(FenceMark::make(9, 1), reinterpret_cast<uint64_t>(busy), error));
+    }
+    const Status loaded = rig.run(HICACHE_H2D, up, 1), backed_up = rig.run(HICACHE_D2H, down, 2);
+    if (compute) {
+      const uint32_t one[2] = {1, 0};
+      rig.write(word, one, sizeof one);
+      CU_OK(api().stream_synchronize(busy));
+      CU_OK(api().stream_destroy(busy));
+      CU_OK(api().memory_free(word));
+    }
+    ASSERT_EQ(loaded, HICACHE_OK);
+    ASSERT_EQ(backed_up, HICACHE_OK);
+    for (size_t i = 0; i < up.size(); i++)
+      ASSERT_EQ(std::memcmp(rig.host(up[i].pool, raw(up[i].host_page)), rig.host(down[i].pool, raw(down[i].host_page)),
+                            rig.order.pools()[up[i].pool].page_bytes),
+                0)
+          << "copy " << i;
+    // 9.8 MiB of the one size and 19.8 MiB of the other.
+    for (uint32_t direction : {HICACHE_H2D, HICACHE_D2H}) {
+      const uint64_t launches = rig.backend.counts(direction).kernel_launches.load();
+      if (compute) EXPECT_LE(launches, 12u);
+      else EXPECT_GE(launches, 29u);
+    }
   }
 }
 

@@ -27,6 +27,7 @@ extern "C" __attribute__((visibility("default"))) int bench_open() {
   CopyTuning tuning;
   tuning.method = CopyMethod::kKernel;
   for (CopyChoice &choice : tuning.choice) choice.kernel_blocks_alone = 2; // The compute beside it is not opened as steps.
+  tuning.kernel_quanta_alone = tuning.kernel_quanta_beside;
   beside_small = new Rig({pool(false, 1, 2 * kKiB, 0, {0})}, sized(2 * kGiB), sized(kGiB), tuning);
   must_open(*beside_small);
   const auto rows = static_cast<uint32_t>(sized(kGiB) / (2 * kKiB));
