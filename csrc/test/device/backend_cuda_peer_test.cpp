@@ -529,6 +529,24 @@ TYPED_TEST(HandOverOn, WithoutAWay) {
   unsetenv("SIMULATED_CUDA_PEERS");
 }
 
+TYPED_TEST(HandOverOn, ADeviceThatFailsSaysSo) {
+  if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver, whose faults can be mended";
+  Party a(this->here()), b(this->there());
+  const auto from = a.take(2), to = b.take(2);
+  HANDED_OVER(a, from, b, to);
+  const auto fail_with = simulator_function<void (*)(int)>("simulated_cuda_fail");
+  fail_with(700);
+  EXPECT_EQ(hand_over(a, from, b, to), HICACHE_DEVICE);
+  EXPECT_NE(std::strstr(a.error.message, "source: "), nullptr) << a.error.message;
+  EXPECT_EQ(a.error.native_code, 700);
+  fail_with(0);
+  EXPECT_EQ(hand_over(a, from, b, to), HICACHE_DEVICE); // What failed stays failed, also as a target;
+  EXPECT_EQ(hand_over(b, to, a, from), HICACHE_DEVICE);
+  EXPECT_NE(std::strstr(b.error.message, "target: "), nullptr) << b.error.message;
+  const auto more = b.take(1); // the other engine has not failed.
+  EXPECT_EQ(more.size(), 1u);
+}
+
 TYPED_TEST(HandOverOn, GivesEverythingBack) {
   if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver, which counts what is held";
   const auto live = simulator_function<int (*)()>("simulated_cuda_live");
