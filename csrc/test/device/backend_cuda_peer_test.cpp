@@ -534,6 +534,10 @@ TYPED_TEST(HandOverOn, ADeviceThatFailsSaysSo) {
   Party a(this->here()), b(this->there());
   const auto from = a.take(2), to = b.take(2);
   HANDED_OVER(a, from, b, to);
+  for (const Party *of : {&a, &b}) { // What a failure catches under way never ends, also once it is mended.
+    Party::Here at(*of);
+    CU_OK(api().context_synchronize());
+  }
   const auto fail_with = simulator_function<void (*)(int)>("simulated_cuda_fail");
   fail_with(700);
   EXPECT_EQ(hand_over(a, from, b, to), HICACHE_DEVICE);
