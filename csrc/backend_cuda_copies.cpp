@@ -33,7 +33,9 @@ CuResult FragmentLauncher::copy(const KernelSet &kernels, std::span<const kernel
   while (!fragments.empty()) {
     void *list = fragments.size() > kernel::kInlineFragments ? lists->fill() : nullptr;
     const size_t count = list != nullptr ? fragments.size() : std::min<size_t>(fragments.size(), kernel::kInlineFragments);
-    if (list != nullptr && blocks != 0 && bytes < FragmentOrder::kBelowBytes && count >= FragmentOrder::kFromCount)
+    // Four blocks look up enough of the host's pages for reading, in any order: not worth the thread's time.
+    const bool grouped = blocks != 0 && (to_host || blocks < 4);
+    if (list != nullptr && grouped && bytes < FragmentOrder::kBelowBytes && count >= FragmentOrder::kFromCount)
       order_.place(fragments.first(count), to_host, static_cast<kernel::Fragment *>(list));
     else std::memcpy(list != nullptr ? list : args.inline_list, fragments.data(), count * sizeof(kernel::Fragment));
     args.count = static_cast<uint32_t>(count);

@@ -17,7 +17,7 @@ public:
   static constexpr size_t kFromCount = 512;     // Of a list: in shorter ones few share a page.
 
   // Copies `fragments` to `out`, those of one 2 MiB page of the host (the targets' side if to_host) together, otherwise in their order.
-  // About 6 ns a fragment.
+  // 6 to 12 ns a fragment.
   void place(std::span<const kernel::Fragment> fragments, bool to_host, kernel::Fragment *out);
 
 private:
