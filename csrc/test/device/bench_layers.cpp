@@ -296,7 +296,7 @@ void overlap(Rig &rig) {
       if (loads) {
         load++;
         transfer =
-            std::make_unique<Transfer>(700000 + load, 2, HICACHE_H2D, rig.order, batches[load % 4], rig.caller(), HICACHE_CLASS_URGENT);
+            std::make_unique<Transfer>(600000 + load, 2, HICACHE_H2D, rig.order, batches[load % 4], rig.caller(), HICACHE_CLASS_URGENT);
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
       const double begin = now_ms();
