@@ -39,7 +39,7 @@ void CudaBackend::read_environment() {
   }
   if (const char *quantum = std::getenv("HICACHE_CUDA_QUANTUM_BYTES")) {
     const unsigned long long bytes = std::strtoull(quantum, nullptr, 10);
-    if (bytes >= (1u << 20) && bytes <= (1u << 30)) tuning_.quantum_bytes = bytes / 16 * 16;
+    if (bytes >= (1u << 20) && bytes <= (1u << 30)) tuning_.quantum_bytes = tuning_.quantum_d2h_bytes = bytes / 16 * 16;
   }
 }
 
@@ -354,6 +354,10 @@ Status CudaBackend::layer_wait(uint32_t slot, uint32_t layer, uint64_t stream, E
       s != HICACHE_OK)
     return s;
   if (words_.progress(slot) > layer) return HICACHE_OK; // There already, or released: nothing to enqueue.
+  // Not on a queue of copies: see cuda/anchor.cu.
+  if (kernels_.available()) {
+    if (Status s = device_.check_stream(kernels_.anchor(caller), error); s != HICACHE_OK) return s;
+  }
   return device_.check_stream(words_.wait(slot, layer, caller), error);
 }
 

@@ -21,7 +21,7 @@ uint64_t piece_end(uint64_t begin, uint64_t end, uint64_t room) {
 uint64_t CopyLane::quantum_limit() {
   if (quantum_fragments_ == 0 || quantum_copies_ != 0 || quantum_staged_) return context_.tuning.quantum_bytes;
   const uint32_t quanta = situation().compute ? context_.tuning.kernel_quanta_beside : context_.tuning.kernel_quanta_alone;
-  return context_.tuning.quantum_bytes * std::max(quanta, 1u);
+  return kernel_quantum_bytes_ * std::max(quanta, 1u);
 }
 
 bool CopyLane::quantum_full() {

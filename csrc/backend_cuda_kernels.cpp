@@ -33,11 +33,11 @@ void KernelSet::open(CuStream stream) {
   const struct {
     CuFunction *function;
     const char *name;
-  } names[] = {{&copy_, "hicache_page_copy"},       {&copy_small_, "hicache_page_copy_small"},
-               {&move_, "hicache_page_move"},       {&zero_, "hicache_page_zero"},
-               {&patch_, "hicache_table_patch"},    {&stamp_, "hicache_page_stamp"},
-               {&digest_, "hicache_page_digest"},   {&digest_finish_, "hicache_page_digest_finish"},
-               {&kernel_ids_, "hicache_kernel_ids"}};
+  } names[] = {{&copy_, "hicache_page_copy"},        {&copy_small_, "hicache_page_copy_small"},
+               {&move_, "hicache_page_move"},        {&zero_, "hicache_page_zero"},
+               {&patch_, "hicache_table_patch"},     {&stamp_, "hicache_page_stamp"},
+               {&digest_, "hicache_page_digest"},    {&digest_finish_, "hicache_page_digest_finish"},
+               {&kernel_ids_, "hicache_kernel_ids"}, {&anchor_, "hicache_anchor"}};
   for (const auto &entry : names) {
     if (CuResult r = api.module_function(entry.function, module_, entry.name); r != cu::kSuccess) {
       reason_ = std::string(entry.name) + ": " + api.describe(r);
@@ -71,6 +71,7 @@ CuResult KernelSet::launch_all_empty(CuStream stream) const {
   digest_args.bytes = 16;
   if (r == cu::kSuccess) r = digest(digest_args, stream);
   if (r == cu::kSuccess) r = kernel_ids(kernel::KernelIdsArgs{}, stream);
+  if (r == cu::kSuccess) r = anchor(stream);
   return r;
 }
 
@@ -80,7 +81,7 @@ void KernelSet::close() {
 }
 
 CuResult KernelSet::launch(CuFunction function, unsigned blocks, unsigned threads, const void *args, CuStream stream) const {
-  void *parameters[] = {const_cast<void *>(args)};
+  void *parameters[] = {const_cast<void *>(args)}; // None where the kernel takes none.
   return device_.api().launch(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
 }
 
@@ -129,14 +130,15 @@ CuResult KernelSet::kernel_ids(const kernel::KernelIdsArgs &args, CuStream strea
 Status ListRing::open(CuStream uploads, ErrorDetail *error) {
   uploads_ = uploads;
   const DriverApi &api = device_.api();
-  void *memory = mmap(nullptr, kSlotBytes * kSlots, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  void *memory = mmap(nullptr, slot_bytes_ * slots_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED)
-    return fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "mapping %llu bytes", static_cast<unsigned long long>(kSlotBytes * kSlots));
+    return fail(error, HICACHE_INFEASIBLE, HICACHE_NO_POOL, "mapping %llu bytes", static_cast<unsigned long long>(slot_bytes_ * slots_));
   host_ = static_cast<unsigned char *>(memory);
-  if (CuResult r = api.host_register(host_, kSlotBytes * kSlots, cu::kHostRegisterPortable | cu::kHostRegisterDeviceMap); r != cu::kSuccess)
+  if (CuResult r = api.host_register(host_, slot_bytes_ * slots_, cu::kHostRegisterPortable | cu::kHostRegisterDeviceMap);
+      r != cu::kSuccess)
     return device_.report(r, "cuMemHostRegister", HICACHE_INFEASIBLE, error);
   registered_ = true;
-  if (CuResult r = api.memory_alloc(&device_memory_, kSlotBytes * kSlots); r != cu::kSuccess) {
+  if (CuResult r = api.memory_alloc(&device_memory_, slot_bytes_ * slots_); r != cu::kSuccess) {
     device_memory_ = 0;
     return device_.report(r, "cuMemAlloc", HICACHE_INFEASIBLE, error);
   }
@@ -157,17 +159,17 @@ void ListRing::close() {
   const DriverApi &api = device_.api();
   if (uploads_ != nullptr) api.stream_synchronize(uploads_); // It reads and writes what goes now.
   uploads_ = nullptr;
-  for (auto *events : {events_, uploaded_}) {
-    for (uint32_t slot = 0; slot < kSlots; slot++) {
-      if (events[slot] != nullptr) api.event_destroy(events[slot]);
-      events[slot] = nullptr;
+  for (std::vector<CuEvent> *events : {&events_, &uploaded_}) {
+    for (CuEvent &event : *events) {
+      if (event != nullptr) api.event_destroy(event);
+      event = nullptr;
     }
   }
   if (device_memory_ != 0) api.memory_free(device_memory_);
   device_memory_ = 0;
   if (registered_) api.host_unregister(host_);
   registered_ = false;
-  munmap(host_, kSlotBytes * kSlots);
+  munmap(host_, slot_bytes_ * slots_);
   host_ = nullptr;
 }
 
@@ -180,14 +182,14 @@ CuAddress ListRing::host_memory() const {
 void *ListRing::fill() {
   if (used_[next_] && device_.api().event_query(events_[next_]) != cu::kSuccess) return nullptr;
   used_[next_] = false;
-  return host_ + next_ * kSlotBytes;
+  return host_ + next_ * slot_bytes_;
 }
 
 CuResult ListRing::upload(uint64_t bytes, CuStream stream, CuAddress *address_out) {
   const DriverApi &api = device_.api();
-  *address_out = device_memory_ + next_ * kSlotBytes;
+  *address_out = device_memory_ + next_ * slot_bytes_;
   // The slot is free on the device too: fill() saw the end of its last launch.
-  const CuAddress source = reinterpret_cast<CuAddress>(host_ + next_ * kSlotBytes);
+  const CuAddress source = reinterpret_cast<CuAddress>(host_ + next_ * slot_bytes_);
   if (uploads_ == nullptr) return api.copy_async(*address_out, source, bytes, stream);
   CuResult r = api.copy_async(*address_out, source, bytes, uploads_);
   if (r == cu::kSuccess) r = api.event_record(uploaded_[next_], uploads_);
@@ -198,13 +200,13 @@ CuResult ListRing::upload(uint64_t bytes, CuStream stream, CuAddress *address_ou
 CuResult ListRing::release(CuStream stream) {
   used_[next_] = true;
   const CuResult r = device_.api().event_record(events_[next_], stream);
-  next_ = (next_ + 1) % kSlots;
+  next_ = (next_ + 1) % slots_;
   return r;
 }
 
 bool ListRing::idle() const {
   // Launches of one stream end in order: the last one speaks for all.
-  const uint32_t last = (next_ + kSlots - 1) % kSlots;
+  const uint32_t last = (next_ + slots_ - 1) % slots_;
   return !used_[last] || device_.api().event_query(events_[last]) == cu::kSuccess;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "backend_cuda_device.hpp"
 #include "kernel_args.hpp"
@@ -32,6 +33,8 @@ public:
   // args.digests must be zero.
   CuResult digest(const kernel::DigestArgs &args, CuStream stream) const;
   CuResult kernel_ids(const kernel::KernelIdsArgs &args, CuStream stream) const;
+  // Does nothing, but makes what is put on the stream next wait where kernels wait, not where copies do.
+  CuResult anchor(CuStream stream) const { return launch(anchor_, 1, 1, nullptr, stream); }
 
 private:
   CuResult launch_all_empty(CuStream stream) const;
@@ -43,7 +46,7 @@ private:
   CuModule module_ = nullptr;
   std::string reason_;
   CuFunction copy_ = nullptr, copy_small_ = nullptr, move_ = nullptr, zero_ = nullptr, patch_ = nullptr, stamp_ = nullptr,
-             digest_ = nullptr, digest_finish_ = nullptr, kernel_ids_ = nullptr;
+             digest_ = nullptr, digest_finish_ = nullptr, kernel_ids_ = nullptr, anchor_ = nullptr;
 };
 
 // Lists too long to travel inside a launch go through a ring of pinned slots, each with its place in device memory. One stream's.
@@ -52,7 +55,9 @@ public:
   static constexpr uint64_t kSlotBytes = 1 << 20;
   static constexpr uint32_t kSlots = 4;
 
-  explicit ListRing(CudaDevice &device) : device_(device) {}
+  // A list holds its slot until its launch has ended: as many slots as launches that may be queued, each for the longest list.
+  explicit ListRing(CudaDevice &device, uint32_t slots = kSlots, uint64_t slot_bytes = kSlotBytes)
+      : device_(device), slots_(slots), slot_bytes_(slot_bytes), uploaded_(slots), events_(slots), used_(slots) {}
   ~ListRing() { close(); }
   // `uploads`: a stream for lists alone, which rings may share and which outlives them, so that a list crosses the bus while the launch
   // before it still runs. Null: lists stand in the way on the user's stream, a few microseconds and their time each.
@@ -77,9 +82,11 @@ private:
   unsigned char *host_ = nullptr;
   CuAddress device_memory_ = 0;
   CuStream uploads_ = nullptr;
-  CuEvent uploaded_[kSlots] = {};
-  CuEvent events_[kSlots] = {}; // The device has read the slot.
-  bool used_[kSlots] = {};
+  const uint32_t slots_;
+  const uint64_t slot_bytes_;
+  std::vector<CuEvent> uploaded_;
+  std::vector<CuEvent> events_; // The device has read the slot.
+  std::vector<bool> used_;
   uint32_t next_ = 0;
   bool registered_ = false;
 };

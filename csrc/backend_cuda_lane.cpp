@@ -38,13 +38,16 @@ void pause_briefly() {
 CopyLane::CopyLane(const LaneContext &context, uint32_t direction, uint32_t ticket_max)
     : context_(context), api_(context.device->api()), direction_(direction), slot_count_(std::max(ticket_max, 1u)),
       choice_(context.tuning.choice[direction == HICACHE_D2H]), slots_(std::make_unique<SlotState[]>(slot_count_)), lists_(*context.device),
-      stage_(*context.device), stage_lists_(*context.device) {
+      stage_(*context.device), stage_lists_(*context.device, 2 * kStageSlotsMax, kQuantumFragments * sizeof(kernel::Fragment)) {
   context_.tuning.depth = std::max(context_.tuning.depth, 1u);
   context_.tuning.batch_copies = std::clamp(context_.tuning.batch_copies, 1u, 4096u);
   context_.tuning.first_batch_copies = std::clamp(context_.tuning.first_batch_copies, 1u, context_.tuning.batch_copies);
   batch_.reserve(context_.tuning.batch_copies);
   fragments_.reserve(kQuantumFragments);
-  quanta_.resize(std::max(context_.tuning.depth + 1, context_.tuning.stage_slots));
+  kernel_quantum_bytes_ = context_.tuning.quantum_bytes;
+  if (direction_ == HICACHE_D2H) context_.tuning.quantum_bytes = std::min(context_.tuning.quantum_bytes, context_.tuning.quantum_d2h_bytes);
+  const uint64_t stage_slots = context_.tuning.stage_bytes / context_.tuning.quantum_bytes;
+  quanta_.resize(std::max(context_.tuning.depth + 1, static_cast<uint32_t>(std::clamp<uint64_t>(stage_slots, 8, kStageSlotsMax))));
   staged_.reserve(kQuantumFragments);
   for (uint32_t i = 0; i < context_.layers->pools().size(); i++) {
     const PoolLayout &of = context_.layers->pools()[i];
@@ -120,7 +123,8 @@ void CopyLane::check(CuResult result, const char *what) {
 }
 
 bool CopyLane::layered(const TransferJob &job) const {
-  if (job.direction != HICACHE_H2D || job.bytes < context_.tuning.layered_bytes_min) return false;
+  // Nobody runs beside a load that is not urgent, layer by layer: whole envelopes cross the bus faster, above all beside compute.
+  if (job.direction != HICACHE_H2D || job.priority != HICACHE_CLASS_URGENT || job.bytes < context_.tuning.layered_bytes_min) return false;
   for (uint32_t pool = 0; pool < context_.layers->pools().size(); pool++) {
     // Of a slice that lies in small pieces on the host, each piece would be a copy of its own; whole pages have long runs there.
     uint64_t layer_bytes = context_.layers->pools()[pool].layer_bytes;

@@ -29,6 +29,8 @@ namespace hicache {
 struct CopyTuning {
   CopyMethod method = CopyMethod::kAuto;
   uint64_t quantum_bytes = uint64_t{16} << 20; // 4 MiB while a server reads small things often.
+  uint64_t quantum_d2h_bytes =
+      uint64_t{8} << 20;                // At most, from the device: what a server reads in each step waits behind a quantum or two.
   uint32_t kernel_quanta_alone = 1;     // Quanta that a launch over the bus takes at once. It does not hold the copy engine, and beside
   uint32_t kernel_quanta_beside = 4;    // compute each launch waits for room, so that fewer and longer ones keep more of the rate.
   uint32_t depth = 3;                   // Quanta queued at once: with 2, the bus idles while the thread looks.
@@ -38,9 +40,9 @@ struct CopyTuning {
   bool calibrate = false;               // Measure at open what the choice depends on,
   uint64_t calibration_ns = 80'000'000; // for so long at most.
   uint32_t slowdown_permille[2] = {kSlowdownDefaultPermille, kSlowdownDefaultPermille}; // Of compute beside a direction's copies.
-  uint32_t stage_slots = 8;             // Of quantum_bytes each, the ring: what the bus may go ahead of the kernels.
-  uint64_t layer_bytes_min = 32 << 10;  // A load whose layer slices are smaller is not cut into layer groups,
-  uint64_t layered_bytes_min = 4 << 20; // nor is one that is over in a moment.
+  uint64_t stage_bytes = uint64_t{128} << 20; // The ring, in 8 to 16 slots of a quantum: what the bus may go ahead of the kernels.
+  uint64_t layer_bytes_min = 32 << 10;        // A load whose layer slices are smaller is not cut into layer groups,
+  uint64_t layered_bytes_min = 4 << 20;       // nor is one that is over in a moment.
 };
 
 struct LaneCounts {
@@ -89,6 +91,7 @@ public:
 private:
   static constexpr uint32_t kQuantumFragments = 32768; // By kernel, in a quantum: one list, one launch.
   static constexpr uint32_t kFirstFragments = 8192;    // The same after a rest: the bus starts that much earlier.
+  static constexpr uint32_t kStageSlotsMax = 16;
   static_assert(kQuantumFragments * sizeof(kernel::Fragment) <= ListRing::kSlotBytes);
 
   // What the lane keeps of a ticket slot while its job is here.
@@ -208,10 +211,11 @@ private:
   SliceRun slice_run_; // Of the slice cut last.
   uint64_t batch_bytes_ = 0;
   uint32_t batch_copies_now_ = 0;
-  uint64_t quantum_bytes_ = 0;     // Of the quantum being filled, with its copies
-  uint32_t quantum_copies_ = 0;    // by the copy engine
-  uint32_t quantum_fragments_ = 0; // and by kernel.
-  uint32_t sequence_ = 0;          // Of the last quantum queued.
+  uint64_t kernel_quantum_bytes_ = 0; // Alike in both directions: a launch does not hold the copy engine.
+  uint64_t quantum_bytes_ = 0;        // Of the quantum being filled, with its copies
+  uint32_t quantum_copies_ = 0;       // by the copy engine
+  uint32_t quantum_fragments_ = 0;    // and by kernel.
+  uint32_t sequence_ = 0;             // Of the last quantum queued.
   uint32_t seen_arrivals_ = 0;
   uint64_t arrived_ns_ = 0;    // When the thread saw the last job arrive, while it had nothing under way.
   uint64_t idle_since_ns_ = 0; // 0: busy.

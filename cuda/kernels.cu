@@ -1,4 +1,5 @@
 // One translation unit, so that the fatbin is one module.
+#include "anchor.cu"
 #include "kernel_ids.cu"
 #include "page_copy.cu"
 #include "page_digest.cu"

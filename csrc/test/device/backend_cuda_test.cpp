@@ -123,6 +123,24 @@ TEST(CudaBackend, StateLargerThanAQuantum) {
   round_trip({"STATE", {pool(false, 1, 2 * kMiB, 48 << 10, range(0, 7, 1))}}, CopyMethod::kAuto, 4 * kMiB);
 }
 
+// Who is not in a hurry gets whole envelopes, which cross the bus faster.
+TEST(CudaBackend, OnlyUrgentLoadsGoLayerByLayer) {
+  CopyTuning tuning;
+  tuning.method = CopyMethod::kDirect;
+  tuning.layer_bytes_min = tuning.layered_bytes_min = 0;
+  Rig rig({pool(false, 16, 512, 512, range(0, 8))}, 8 * kMiB, 8 * kMiB, tuning);
+  ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
+  const std::vector<TierCopy> pages = {{0, at(3), at(1)}, {0, at(1), at(5)}, {0, at(7), at(3)}};
+  const LaneCounts &counts = rig.backend.counts(HICACHE_H2D);
+  EXPECT_EQ(rig.run(HICACHE_H2D, pages, 1, HICACHE_CLASS_URGENT), HICACHE_OK);
+  EXPECT_EQ(counts.copies, 3 * 4u); // Of 1, 1, 2 and 4 layers.
+  for (uint32_t priority : {HICACHE_CLASS_NORMAL, HICACHE_CLASS_BACKGROUND}) {
+    const uint64_t before = counts.copies;
+    EXPECT_EQ(rig.run(HICACHE_H2D, pages, 1 + priority, priority), HICACHE_OK);
+    EXPECT_EQ(counts.copies - before, 3u);
+  }
+}
+
 TEST(CudaBackend, LayersArriveOneByOne) {
   CopyTuning cut_everything;
   cut_everything.layer_bytes_min = cut_everything.layered_bytes_min = 0;

@@ -213,8 +213,13 @@ public:
     api().stream_destroy(own);
   }
   bool same(CuAddress address, const void *ideal, uint64_t bytes) { return std::memcmp(read(address, bytes).data(), ideal, bytes) == 0; }
+  // As engines do: loads are urgent.
   Status run(uint32_t direction, const std::vector<TierCopy> &copies, hicache_ticket_t ticket, std::span<const FenceMark> waits = {}) {
-    Transfer transfer(ticket, static_cast<uint32_t>(ticket % 64), direction, order, copies, caller());
+    return run(direction, copies, ticket, direction == HICACHE_H2D ? HICACHE_CLASS_URGENT : HICACHE_CLASS_NORMAL, waits);
+  }
+  Status run(uint32_t direction, const std::vector<TierCopy> &copies, hicache_ticket_t ticket, uint32_t priority,
+             std::span<const FenceMark> waits = {}) {
+    Transfer transfer(ticket, static_cast<uint32_t>(ticket % 64), direction, order, copies, caller(), priority);
     transfer.job.waits = waits;
     backend.submit(transfer.job);
     return done.wait(ticket);
