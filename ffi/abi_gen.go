@@ -262,9 +262,9 @@ const (
 )
 
 const (
-	// Load-backs.
+	// Load-backs: on a GPU large ones arrive layer by layer.
 	ClassUrgent Class = 0
-	// Back-ups.
+	// Back-ups. A load of this class or the next arrives whole, and a little sooner: its layer waits end together.
 	ClassNormal Class = 1
 	// Storage staging.
 	ClassBackground Class = 2

@@ -371,8 +371,8 @@ typedef struct hicache_bind {
   hicache_vpage_t vpage;
 } hicache_bind_t;
 
-#define HICACHE_CLASS_URGENT 0u     // Load-backs.
-#define HICACHE_CLASS_NORMAL 1u     // Back-ups.
+#define HICACHE_CLASS_URGENT 0u     // Load-backs: on a GPU large ones arrive layer by layer.
+#define HICACHE_CLASS_NORMAL 1u     // Back-ups. A load of this class or the next arrives whole, and a little sooner: its layer waits end together.
 #define HICACHE_CLASS_BACKGROUND 2u // Storage staging.
 
 typedef struct hicache_transfer {

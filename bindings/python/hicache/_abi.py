@@ -124,9 +124,9 @@ HICACHE_TIER_DEVICE = 1
 HICACHE_TIER_HOST = 2
 # The partial tail page is shared: take a new one for it and copy its rows first (copy on write).
 HICACHE_SEQUENCE_COPY_TAIL = 1
-# Load-backs.
+# Load-backs: on a GPU large ones arrive layer by layer.
 HICACHE_CLASS_URGENT = 0
-# Back-ups.
+# Back-ups. A load of this class or the next arrives whole, and a little sooner: its layer waits end together.
 HICACHE_CLASS_NORMAL = 1
 # Storage staging.
 HICACHE_CLASS_BACKGROUND = 2

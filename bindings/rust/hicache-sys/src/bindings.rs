@@ -140,9 +140,9 @@ pub const HICACHE_TIER_DEVICE: u32 = 1;
 pub const HICACHE_TIER_HOST: u32 = 2;
 /// The partial tail page is shared: take a new one for it and copy its rows first (copy on write).
 pub const HICACHE_SEQUENCE_COPY_TAIL: u32 = 1;
-/// Load-backs.
+/// Load-backs: on a GPU large ones arrive layer by layer.
 pub const HICACHE_CLASS_URGENT: u32 = 0;
-/// Back-ups.
+/// Back-ups. A load of this class or the next arrives whole, and a little sooner: its layer waits end together.
 pub const HICACHE_CLASS_NORMAL: u32 = 1;
 /// Storage staging.
 pub const HICACHE_CLASS_BACKGROUND: u32 = 2;
