@@ -354,8 +354,8 @@ Status CudaBackend::layer_wait(uint32_t slot, uint32_t layer, uint64_t stream, E
       s != HICACHE_OK)
     return s;
   if (words_.progress(slot) > layer) return HICACHE_OK; // There already, or released: nothing to enqueue.
-  // Not on a queue of copies: see cuda/anchor.cu.
-  if (kernels_.available()) {
+  // Not on a queue of copies: see cuda/anchor.cu. Between a load's waits on one stream are the kernels of its layers.
+  if (kernels_.available() && words_.new_waiter(slot, caller)) {
     if (Status s = device_.check_stream(kernels_.anchor(caller), error); s != HICACHE_OK) return s;
   }
   return device_.check_stream(words_.wait(slot, layer, caller), error);

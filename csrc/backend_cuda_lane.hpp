@@ -34,7 +34,7 @@ struct CopyTuning {
   uint32_t kernel_quanta_alone = 1;     // Quanta that a launch over the bus takes at once. It does not hold the copy engine, and beside
   uint32_t kernel_quanta_beside = 4;    // compute each launch waits for room, so that fewer and longer ones keep more of the rate.
   uint32_t depth = 3;                   // Quanta queued at once: with 2, the bus idles while the thread looks.
-  uint32_t batch_copies = 128;          // In one call of the driver, which keeps the caller's calls out meanwhile.
+  uint32_t batch_copies = 32;           // In one call of the driver, which keeps the caller's calls out meanwhile.
   uint32_t first_batch_copies = 16;     // In the first call after a rest: the bus starts that much earlier.
   CopyChoice choice[2];                 // kAuto: H2D, D2H, before calibration and the budget.
   bool calibrate = false;               // Measure at open what the choice depends on,

@@ -14,7 +14,7 @@ namespace hicache {
 // take.
 struct PeerTuning {
   // Pages of at least this size go by the copy engine, which takes no multiprocessor but pauses between copies; smaller ones by kernel.
-  uint64_t engine_from_bytes = 4 << 20;
+  uint64_t engine_from_bytes = 2 << 20;
   uint32_t kernel_blocks = 32; // Of 1,024 threads, 128 KiB in flight in each: ten times what a link holds. 0: the whole device.
   uint32_t batch_copies = 128; // In one call of the driver, which keeps the caller's calls out meanwhile.
   bool by_driver = false;      // As where the devices do not reach each other.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "kernel_args.hpp"
+
 namespace hicache {
 
 Status TicketWords::open(uint32_t slot_count, uint32_t layer_limit, ErrorDetail *error) {
@@ -67,6 +69,12 @@ CuResult TicketWords::write(uint32_t slot, uint32_t layers, CuStream stream) {
 
 CuResult TicketWords::wait(uint32_t slot, uint32_t layer, CuStream stream) const {
   return device_.api().stream_wait_value(stream, address(slot), value(slot, layer + 1), cu::kWaitValueGreaterOrEqual);
+}
+
+bool TicketWords::new_waiter(uint32_t slot, CuStream stream) {
+  const uint64_t base = slots_[slot].base.load(std::memory_order_acquire);
+  const uint64_t key = kernel::stamp_mix(kernel::stamp_mix(base) ^ reinterpret_cast<uint64_t>(stream)) | 1; // Never 0: nobody.
+  return slots_[slot].last_wait.exchange(key, std::memory_order_relaxed) != key;
 }
 
 uint32_t TicketWords::lane_word(uint32_t index) const {

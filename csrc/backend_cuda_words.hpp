@@ -39,12 +39,15 @@ public:
 
   // For a kernel that polls: the word and the value from which layer `layer` is there.
   CuAddress address(uint32_t slot) const { return device_words_ + slot * sizeof(uint32_t); }
+  // Whether the slot's ticket is waited for on another stream than last time, or for the first time. Remembers it. Any thread.
+  bool new_waiter(uint32_t slot, CuStream stream);
   uint32_t expected(uint32_t slot, uint32_t layer) const { return slots_[slot].base.load(std::memory_order_acquire) + layer + 1; }
 
 private:
   enum class State : uint32_t { kPending, kDone, kFailed };
   struct Slot {
     std::atomic<uint32_t> base{0};
+    std::atomic<uint64_t> last_wait{0}; // Of which ticket and on which stream, as one number.
     std::atomic<uint32_t> first{0};
     std::atomic<State> state{State::kDone};
   };

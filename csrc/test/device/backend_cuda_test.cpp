@@ -141,6 +141,38 @@ TEST(CudaBackend, OnlyUrgentLoadsGoLayerByLayer) {
   }
 }
 
+// A wait on a queue of copies can stand before the copies that it waits for. It did, on a device.
+TEST(CudaBackend, ALayerWaitStandsBehindAKernel) {
+  if (!simulated) GTEST_SKIP() << "NOT RUN: needs the simulated driver, which knows the queue of a wait";
+  const auto misplaced = simulator_function<int (*)()>("simulated_cuda_waits_among_copies");
+  Rig rig({pool(false, 16, 512, 512, range(0, 8))}, 8 * kMiB, 8 * kMiB);
+  ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
+  if (!rig.backend.kernels().available()) GTEST_SKIP() << "NO KERNELS: " << rig.backend.kernels().reason();
+  const int before = misplaced();
+  CuStream other = nullptr;
+  CU_OK(api().stream_create(&other, cu::kStreamNonBlocking, 0));
+  for (uint32_t round = 0; round < 3; round++) { // The same slot: a new ticket has a new first wait.
+    CU_OK(api().set32_async(rig.device(0, 5), round, 16, rig.stream));
+    CU_OK(api().copy_async(reinterpret_cast<CuAddress>(rig.host(0, 9)), rig.device(0, 5), 64, other));
+    CuStream producer = nullptr;
+    CU_OK(api().stream_create(&producer, cu::kStreamNonBlocking, 0));
+    Gate gate;
+    gate.hold(producer);
+    Transfer load(round + 1, 2, HICACHE_H2D, rig.order, {{0, at(1), at(2)}}, reinterpret_cast<uint64_t>(producer), HICACHE_CLASS_URGENT);
+    rig.backend.submit(load.job);
+    for (uint32_t layer = 0; layer < 8; layer++) {
+      OK(rig.backend.layer_wait(2, layer, rig.caller(), error));
+      OK(rig.backend.layer_wait(2, layer, reinterpret_cast<uint64_t>(other), error));
+    }
+    gate.open();
+    EXPECT_EQ(rig.done.wait(round + 1), HICACHE_OK);
+    for (CuStream stream : {rig.stream, other}) CU_OK(api().stream_synchronize(stream));
+    CU_OK(api().stream_destroy(producer));
+  }
+  CU_OK(api().stream_destroy(other));
+  EXPECT_EQ(misplaced(), before);
+}
+
 TEST(CudaBackend, LayersArriveOneByOne) {
   CopyTuning cut_everything;
   cut_everything.layer_bytes_min = cut_everything.layered_bytes_min = 0;

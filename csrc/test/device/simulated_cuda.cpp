@@ -147,6 +147,7 @@ std::shared_mutex driver;
 struct Stream {
   CuContext context;
   std::atomic<bool> capturing{false};
+  std::atomic<bool> among_copies{true}; // The hardware queue that its next wait goes to: a new stream's, or that of its last work.
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
@@ -265,6 +266,8 @@ simulated_cuda_live(void) { // Streams, device ranges and registrations not give
   return static_cast<int>(streams.size() + device_ranges.size() + pinned_ranges.size());
 }
 // A host function in stream order, for tests that hold a stream up.
+std::atomic<int> waits_among_copies{0}; // Such a wait can hold up the copies of other streams on a real device.
+extern "C" __attribute__((visibility("default"))) int simulated_cuda_waits_among_copies(void) { return waits_among_copies; }
 extern "C" __attribute__((visibility("default"))) void simulated_cuda_run(CuStream stream, void (*function)(void *), void *argument) {
   stream_of(stream)->push([=] { function(argument); });
 }
@@ -536,6 +539,7 @@ SIMULATED cuStreamWaitEvent(CuStream stream, CuEvent handle, unsigned) {
 }
 SIMULATED cuStreamWaitValue32_v2(CuStream stream, CuAddress address, uint32_t value, unsigned) {
   ENTER(stream);
+  if (stream_of(stream)->among_copies) waits_among_copies++;
   if (!touchable(address, 4)) return cu::kInvalidValue;
   stream_of(stream)->push([=] {
     std::atomic_ref<uint32_t> word(*reinterpret_cast<uint32_t *>(address));
@@ -555,6 +559,7 @@ SIMULATED cuStreamWriteValue32_v2(CuStream stream, CuAddress address, uint32_t v
 
 SIMULATED cuMemcpyAsync(CuAddress target, CuAddress source, size_t bytes, CuStream stream) {
   ENTER(stream);
+  stream_of(stream)->among_copies = true;
   if (!on_device(target, bytes) && !on_device(source, bytes)) return cu::kInvalidValue;
   const int device = device_of(current());
   for (CuAddress side : {target, source})
@@ -588,6 +593,7 @@ SIMULATED cuMemcpyBatchAsync_v2(CuAddress *targets, CuAddress *sources, size_t *
                                 CuStream stream) {
   ENTER(stream);
   if (stream == nullptr) return cu::kInvalidValue;
+  stream_of(stream)->among_copies = true;
   struct One {
     CuAddress target, source;
     size_t bytes;
@@ -615,6 +621,7 @@ SIMULATED cuMemsetD8Async(CuAddress address, unsigned char value, size_t count, 
 SIMULATED cuMemsetD32Async(CuAddress address, unsigned value, size_t count, CuStream stream) {
   ENTER(stream);
   if (!on_device(address, count * 4)) return cu::kInvalidValue;
+  stream_of(stream)->among_copies = true;
   stream_of(stream)->push([=] { std::fill_n(reinterpret_cast<uint32_t *>(address), count, value); });
   return cu::kSuccess;
 }
@@ -754,6 +761,7 @@ SIMULATED cuLaunchKernel(CuFunction function, unsigned blocks, unsigned, unsigne
   if (name == "test_layer") body = layer_kernel(parameters);
   if (name == "test_gather") body = gather_kernel(parameters);
   if (!body) return cu::kNotFound;
+  stream_of(stream)->among_copies = false;
   stream_of(stream)->push(std::move(body));
   return cu::kSuccess;
 }
