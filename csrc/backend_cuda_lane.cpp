@@ -63,10 +63,11 @@ Status CopyLane::open(ErrorDetail *error) {
   int least = 0, greatest = 0;
   if (CuResult r = api_.priority_range(&least, &greatest); r != cu::kSuccess)
     return context_.device->report(r, "cuCtxGetStreamPriorityRange", HICACHE_DEVICE, error);
+  // Kernels over the bus are few blocks: beside compute they need their places as soon as some end, not when a whole kernel has. Where the
+  // copy engine serves alone, others go first: at high priority a quantum could overtake a copy of somebody else's.
+  const int priority = kernels_likely() ? greatest : least;
   for (CuStream &stream : streams_) {
-    // Kernels over the bus are few blocks: beside compute they need their places as soon as some end, not when a whole kernel has. Copies
-    // of the copy engine know no priority.
-    if (CuResult r = api_.stream_create(&stream, cu::kStreamNonBlocking, greatest); r != cu::kSuccess)
+    if (CuResult r = api_.stream_create(&stream, cu::kStreamNonBlocking, priority); r != cu::kSuccess)
       return context_.device->report(r, "cuStreamCreateWithPriority", HICACHE_INFEASIBLE, error);
   }
   for (Quantum &quantum : quanta_) {
@@ -75,6 +76,17 @@ Status CopyLane::open(ErrorDetail *error) {
   }
   if (Status s = lists_.open(context_.uploads, error); s != HICACHE_OK) return s;
   return open_stage(error);
+}
+
+bool CopyLane::kernels_likely() const {
+  if (!context_.kernels->available() || context_.tuning.method == CopyMethod::kDirect) return false;
+  if (context_.tuning.method == CopyMethod::kKernel) return true;
+  const CopySituation with_ring{.ring = true};
+  const std::span<const PoolLayout> pools = context_.layers->pools();
+  return std::any_of(pools.begin(), pools.end(), [&](const PoolLayout &pool) {
+    const uint64_t run = pool.separate() ? host_run_bytes(pool, 0, pool.rows.layer_count) : pool.page_bytes;
+    return choose_method(context_.tuning.choice[down()], run, run, with_ring) == CopyMethod::kKernel;
+  });
 }
 
 ProbeLane CopyLane::probe() {

@@ -34,7 +34,7 @@ struct CopyTuning {
   uint32_t kernel_quanta_alone = 1;     // Quanta that a launch over the bus takes at once. It does not hold the copy engine, and beside
   uint32_t kernel_quanta_beside = 4;    // compute each launch waits for room, so that fewer and longer ones keep more of the rate.
   uint32_t depth = 3;                   // Quanta queued at once: with 2, the bus idles while the thread looks.
-  uint32_t batch_copies = 32;           // In one call of the driver, which keeps the caller's calls out meanwhile.
+  uint32_t batch_copies = 128;          // In one call of the driver, which keeps the caller's calls out meanwhile.
   uint32_t first_batch_copies = 16;     // In the first call after a rest: the bus starts that much earlier.
   CopyChoice choice[2];                 // kAuto: H2D, D2H, before calibration and the budget.
   bool calibrate = false;               // Measure at open what the choice depends on,
@@ -138,6 +138,7 @@ private:
   void launch_fragments(std::span<const kernel::Fragment> fragments, uint64_t bytes, unsigned blocks, ListRing *lists, CuStream stream);
   // How a fragment goes that lies in a run of host_run bytes on the host.
   CopyMethod method_for(uint64_t bytes, uint64_t host_run);
+  bool kernels_likely() const;      // Some pool's pages are so small that they cross by kernel.
   const CopySituation &situation(); // Of the quantum being filled.
   bool down() const { return direction_ == HICACHE_D2H; }
   uint32_t depth_now() const { return quantum_staged_ ? static_cast<uint32_t>(quanta_.size()) - 1 : context_.tuning.depth; }
