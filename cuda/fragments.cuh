@@ -25,8 +25,8 @@ __device__ __forceinline__ uint4 *target_of(const CopyArgs &a, const Fragment *l
   return reinterpret_cast<uint4 *>(a.target_base + list[i].target + j * a.target_stride);
 }
 
-// Pieces of any size, best of whole slices: a warp takes slice s of piece j of fragment i and steps through (i, j, s) as a mixed-radix number, so
-// that the loop has no division.
+// Pieces of any size, best of whole slices: a warp takes slice s of piece j of fragment i and steps through (i, j, s) as a mixed-radix
+// number, so that the loop has no division.
 __device__ __forceinline__ void copy_large(const CopyArgs &a, const Fragment *list) {
   const uint32_t lane = threadIdx.x % kWarp;
   const uint64_t warp = (blockIdx.x * static_cast<uint64_t>(blockDim.x) + threadIdx.x) / kWarp;
@@ -78,8 +78,8 @@ __device__ __forceinline__ WindowPlace window_place(uint32_t u, uint32_t units, 
   return {piece, u - piece * units};
 }
 
-// As load_once where `active`, else v stays. Written so that the load goes to v's own registers: under an `if` the compiler loads into others and
-// moves them after, which waits for each load before the next.
+// As load_once where `active`, else v stays. Written so that the load goes to v's own registers: under an `if` the compiler loads into
+// others and moves them after, which waits for each load before the next.
 __device__ __forceinline__ void load_once_if(bool active, const uint4 *p, uint4 &v) {
   asm volatile("{\n.reg .pred active;\nsetp.ne.u32 active, %5, 0;\n"
                "@active ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
@@ -97,8 +97,8 @@ __device__ __forceinline__ Fragment piece_of(const CopyArgs &a, const Fragment *
   return {list[i].source + j * a.source_stride, list[i].target + j * a.target_stride};
 }
 
-// Pieces smaller than a window: a warp takes as many whole pieces as fit into one, at most one a lane. Lane l knows the place of piece l and
-// looks up that of the next round's before it loads, so that the bus does not wait for the list.
+// Pieces smaller than a window: a warp takes as many whole pieces as fit into one, at most one a lane. Lane l knows the place of piece l
+// and looks up that of the next round's before it loads, so that the bus does not wait for the list.
 __device__ __forceinline__ void copy_small(const CopyArgs &a, const Fragment *list) {
   const uint32_t lane = threadIdx.x % kWarp;
   const uint64_t warps = gridDim.x * static_cast<uint64_t>(blockDim.x) / kWarp;

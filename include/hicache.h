@@ -414,7 +414,8 @@ HICACHE_API hicache_status_t hicache_transfer_cancel(hicache_engine_t *engine, h
 
 // Makes `stream` wait until global layer `layer` of the ticket's pages has arrived. CPU and null backends: blocks the caller instead.
 // A layer that no pool of the transfer serves is complete at once, and so is every layer of a ticket that has ended well. A transfer
-// that failed releases its waits: CPU and null return its status here; CUDA reports it in the ring and in hicache_ticket_status.
+// that failed releases its waits: CPU and null return its status here; CUDA reports it in the ring and in hicache_ticket_status. CUDA: do not queue copies of more
+// than 64 KiB to the device on `stream` between a ticket's first wait and its last: on a shared hardware queue they can stand before the load's own.
 HICACHE_API hicache_status_t hicache_layer_wait(hicache_engine_t *engine, hicache_ticket_t ticket, uint32_t layer, uint64_t stream,
                                                 hicache_error_t *error);
 

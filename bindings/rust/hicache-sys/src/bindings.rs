@@ -1334,7 +1334,8 @@ pub struct Api {
     pub hicache_transfer_cancel: unsafe extern "C" fn(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, error: *mut hicache_error_t) -> hicache_status_t,
     /// Makes `stream` wait until global layer `layer` of the ticket's pages has arrived. CPU and null backends: blocks the caller instead.
     /// A layer that no pool of the transfer serves is complete at once, and so is every layer of a ticket that has ended well. A transfer
-    /// that failed releases its waits: CPU and null return its status here; CUDA reports it in the ring and in hicache_ticket_status.
+    /// that failed releases its waits: CPU and null return its status here; CUDA reports it in the ring and in hicache_ticket_status. CUDA: do not queue copies of more
+    /// than 64 KiB to the device on `stream` between a ticket's first wait and its last: on a shared hardware queue they can stand before the load's own.
     pub hicache_layer_wait: unsafe extern "C" fn(engine: *mut hicache_engine_t, ticket: hicache_ticket_t, layer: u32, stream: u64, error: *mut hicache_error_t) -> hicache_status_t,
     /// For a layer's kernel that waits by itself, also in a captured graph that is replayed (hicache_device.cuh): the device address of the ticket's
     /// progress word and the value from which `layer` is there, (int32_t)(*word - expected) \>= 0. The address stays that of the ticket's slot; put the
