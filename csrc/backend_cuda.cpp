@@ -39,7 +39,7 @@ void CudaBackend::read_environment() {
   }
   if (const char *quantum = std::getenv("HICACHE_CUDA_QUANTUM_BYTES")) {
     const unsigned long long bytes = std::strtoull(quantum, nullptr, 10);
-    if (bytes >= (1u << 20) && bytes <= (1u << 30)) tuning_.quantum_bytes = tuning_.quantum_d2h_bytes = bytes / 16 * 16;
+    if (bytes >= (1u << 20) && bytes <= (64u << 20)) tuning_.quantum_bytes = tuning_.quantum_d2h_bytes = bytes / 16 * 16;
   }
 }
 
@@ -184,8 +184,8 @@ Status CudaBackend::calibrate(const BackendOptions &options, ErrorDetail *error)
   for (uint32_t direction : {HICACHE_H2D, HICACHE_D2H}) {
     hicache_copy_choice_t &shown = shown_[direction == HICACHE_D2H];
     shown = {};
-    shown.source = forced ? HICACHE_CHOICE_FORCED : HICACHE_CHOICE_TABLE;
-    shown.method = static_cast<uint32_t>(tuning_.method);
+    shown.source = forced || !kernels_.available() ? HICACHE_CHOICE_FORCED : HICACHE_CHOICE_TABLE;
+    shown.method = static_cast<uint32_t>(kernels_.available() ? tuning_.method : CopyMethod::kDirect);
   }
   if (!forced && tuning_.calibrate && kernels_.available()) {
     const uint64_t begin = steady_now_ns();
@@ -357,6 +357,7 @@ Status CudaBackend::layer_wait(uint32_t slot, uint32_t layer, uint64_t stream, E
   // Not on a queue of copies: see cuda/anchor.cu. Between a load's waits on one stream are the kernels of its layers.
   if (kernels_.available() && words_.new_waiter(slot, caller)) {
     if (Status s = device_.check_stream(kernels_.anchor(caller), error); s != HICACHE_OK) return s;
+    words_.note_waiter(slot, caller);
   }
   return device_.check_stream(words_.wait(slot, layer, caller), error);
 }

@@ -178,9 +178,14 @@ CopyMethod CopyLane::method_for(uint64_t bytes, uint64_t host_run) {
 void CopyLane::add_fragment(CuAddress device, CuAddress host, uint64_t bytes, uint64_t host_run, CuStream stream) {
   const CuAddress target = down() ? host : device, source = down() ? device : host;
   counts_.copies.fetch_add(1, std::memory_order_relaxed);
-  const CopyMethod method = method_for(bytes, host_run);
+  CopyMethod method = method_for(bytes, host_run);
   const bool sort = host_run < choice_.rows[0].staged_from_run_bytes;
-  if (method == CopyMethod::kStaged && stage_fragment(device, host, bytes, sort, stream)) return;
+  if (method == CopyMethod::kStaged) {
+    if (stage_fragment(device, host, bytes, sort, stream)) return;
+    // The slot is full. By kernel, unless the budget allows none.
+    if (context_.tuning.method == CopyMethod::kAuto && situation().compute && choice_.kernel_blocks_beside == 0)
+      method = CopyMethod::kDirect;
+  }
   if (method != CopyMethod::kDirect) {
     if (fragments_.size() == kQuantumFragments || (!fragments_.empty() && fragment_bytes_ != bytes)) flush_kernel(stream);
     fragment_bytes_ = bytes;

@@ -55,7 +55,14 @@ Status Calibrator::run(std::span<const Probe> plan, uint64_t budget_ns, ErrorDet
     }
     if (rates_.size() < plan.size()) break;
   }
-  if (good || failure_ == cu::kOutOfMemory) return HICACHE_OK;
+  if (good) return HICACHE_OK;
+  // What was begun reads and writes memory that others use as soon as the engine is open.
+  for (const ProbeLane &lane : lanes_) {
+    for (CuStream stream : {lane.bus, lane.kernels}) {
+      if (stream != nullptr) api_.stream_synchronize(stream);
+    }
+  }
+  if (failure_ == cu::kOutOfMemory) return HICACHE_OK;
   return device_.check(failure_, "calibrating the copy methods", error);
 }
 

@@ -32,7 +32,8 @@ CuResult FragmentLauncher::copy(const KernelSet &kernels, std::span<const kernel
   args.source_stride = args.target_stride = 0;
   while (!fragments.empty()) {
     void *list = fragments.size() > kernel::kInlineFragments ? lists->fill() : nullptr;
-    const size_t count = list != nullptr ? fragments.size() : std::min<size_t>(fragments.size(), kernel::kInlineFragments);
+    const size_t count =
+        std::min<size_t>(fragments.size(), list != nullptr ? lists->slot_bytes() / sizeof(kernel::Fragment) : kernel::kInlineFragments);
     // Four blocks look up enough of the host's pages for reading, in any order: not worth the thread's time.
     const bool grouped = blocks != 0 && (to_host || blocks < 4);
     if (list != nullptr && grouped && bytes < FragmentOrder::kBelowBytes && count >= FragmentOrder::kFromCount)

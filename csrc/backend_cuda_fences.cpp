@@ -63,7 +63,6 @@ Status FenceBoard::record(FenceMark mark, CuStream stream, ErrorDetail *error) {
 }
 
 Status FenceBoard::accept(CuStream stream, ErrorDetail *error) {
-  std::lock_guard lock(mutex_);
   if (std::find(accepted_.begin(), accepted_.end(), stream) != accepted_.end()) return HICACHE_OK;
   const DriverApi &api = device_.api();
   if (probe_ == nullptr) {

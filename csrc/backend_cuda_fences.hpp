@@ -23,7 +23,7 @@ public:
   // the stream is not of this device's context or is being captured. Takes an event from the free ones, or makes one where all are in use.
   Status record(FenceMark mark, CuStream stream, ErrorDetail *error);
   // Whether a fence can be recorded on the stream later. INVALID_ARGUMENT if not: a step that began there could never end. Costs an event
-  // record for a stream that is none of the last few.
+  // record for a stream that is none of the last few. Under the engine's lock, not the board's: the driver may hold up who records.
   Status accept(CuStream stream, ErrorDetail *error);
   bool passed(FenceMark mark);
   // The same without asking the device: false may be old.

@@ -49,13 +49,14 @@ private:
              digest_ = nullptr, digest_finish_ = nullptr, kernel_ids_ = nullptr, anchor_ = nullptr;
 };
 
-// Lists too long to travel inside a launch go through a ring of pinned slots, each with its place in device memory. One stream's.
+// Lists too long to travel inside a launch go through a ring of pinned slots, each with its place in device memory. One thread's.
 class ListRing {
 public:
   static constexpr uint64_t kSlotBytes = 1 << 20;
   static constexpr uint32_t kSlots = 4;
 
-  // A list holds its slot until its launch has ended: as many slots as launches that may be queued, each for the longest list.
+  // A list holds its slot until its launch has ended, and a slot is for the longest list. With as many slots as launches that are queued,
+  // none has to travel inside launches.
   explicit ListRing(CudaDevice &device, uint32_t slots = kSlots, uint64_t slot_bytes = kSlotBytes)
       : device_(device), slots_(slots), slot_bytes_(slot_bytes), uploaded_(slots), events_(slots), used_(slots) {}
   ~ListRing() { close(); }
@@ -64,6 +65,7 @@ public:
   Status open(CuStream uploads, ErrorDetail *error);
   void close();
 
+  uint64_t slot_bytes() const { return slot_bytes_; }
   // A slot's host memory to fill, or null if the device still reads all of them: then launch with inline lists.
   void *fill();
   // Copies the first `bytes` of the slot just filled to the device; where they will be once `stream` comes to what is queued on it next.

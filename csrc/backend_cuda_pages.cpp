@@ -145,7 +145,7 @@ Status CudaBackend::move_pages(Tier tier, std::span<const PageMove> moves, std::
     for (; at < moves.size() && moves[at].pool == pool && fragments_.size() < portion; at++)
       fragments_.push_back({device_page(pool, moves[at].source), device_page(pool, moves[at].destination)});
     if (Status s = check(copy_fragments(fragments_, layout(pool).page_bytes, 1, 0, true), "moving pages", error); s != HICACHE_OK) return s;
-    portion *= kPortionGrowth;
+    portion = std::min(portion * kPortionGrowth, moves.size());
   }
   return end_mover(done, error);
 }

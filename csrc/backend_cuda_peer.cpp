@@ -134,8 +134,14 @@ Status CudaBackend::peer_copy(Backend &other, std::span<const PeerCopy> copies, 
   {
     ContextScope scope(api, device_.context());
     status = check(api.stream_wait_event(peers_.stream(true), ready, 0), "cuStreamWaitEvent", error);
-    if (status == HICACHE_OK)
-      status = check(copy_to_peer(target, copies, peers_.direct(target.peers_.number())), "copying pages to another engine", error);
+    if (status == HICACHE_OK) {
+      try {
+        status = check(copy_to_peer(target, copies, peers_.direct(target.peers_.number())), "copying pages to another engine", error);
+      } catch (...) { // The target's fences would not know of what is on its way.
+        api.stream_synchronize(peers_.stream(true));
+        throw;
+      }
+    }
     if (status == HICACHE_OK) status = check(peers_.mark(true, &arrived), "cuEventRecord", error);
   }
   if (status == HICACHE_OK) {
@@ -151,6 +157,7 @@ Status CudaBackend::peer_copy(Backend &other, std::span<const PeerCopy> copies, 
 
 // In runs of copies between the same pools. The device's context is current.
 CuResult CudaBackend::copy_to_peer(CudaBackend &target, std::span<const PeerCopy> copies, bool direct) {
+  fragments_.reserve(copies.size());
   for (size_t at = 0; at < copies.size();) {
     const uint32_t from = copies[at].source_pool, to = copies[at].target_pool;
     const uint64_t bytes = layout(from).page_bytes;

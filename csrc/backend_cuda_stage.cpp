@@ -65,9 +65,16 @@ Status CopyLane::open_stage(ErrorDetail *error) {
     return context_.device->report(r, "cuStreamCreateWithPriority", HICACHE_INFEASIBLE, error);
   if (CuResult r = api_.event_create(&stage_event_, cu::kEventDisableTiming); r != cu::kSuccess)
     return context_.device->report(r, "cuEventCreate", HICACHE_INFEASIBLE, error);
-  if (Status s = stage_lists_.open(context_.uploads, error); s != HICACHE_OK) return s;
-  const Status made = stage_.open(context_.tuning.quantum_bytes, static_cast<uint32_t>(quanta_.size()), error);
-  return need == RingNeed::kMaybe && made == HICACHE_INFEASIBLE ? HICACHE_OK : made; // Direct serves as well.
+  ErrorDetail spared; // Where direct serves as well, a ring that does not fit is nobody's error.
+  ErrorDetail *const why = need == RingNeed::kMaybe ? &spared : error;
+  Status made = stage_.open(context_.tuning.quantum_bytes, static_cast<uint32_t>(quanta_.size()), why);
+  if (made == HICACHE_OK) made = stage_lists_.open(context_.uploads, why);
+  if (made == HICACHE_OK) return HICACHE_OK;
+  stage_lists_.close();
+  stage_.close();
+  if (need == RingNeed::kMaybe && made == HICACHE_INFEASIBLE) return HICACHE_OK;
+  if (need == RingNeed::kMaybe && error != nullptr) *error = spared;
+  return made;
 }
 
 void CopyLane::close_stage() {

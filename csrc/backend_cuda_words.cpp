@@ -71,10 +71,9 @@ CuResult TicketWords::wait(uint32_t slot, uint32_t layer, CuStream stream) const
   return device_.api().stream_wait_value(stream, address(slot), value(slot, layer + 1), cu::kWaitValueGreaterOrEqual);
 }
 
-bool TicketWords::new_waiter(uint32_t slot, CuStream stream) {
+uint64_t TicketWords::waiter(uint32_t slot, CuStream stream) const {
   const uint64_t base = slots_[slot].base.load(std::memory_order_acquire);
-  const uint64_t key = kernel::stamp_mix(kernel::stamp_mix(base) ^ reinterpret_cast<uint64_t>(stream)) | 1; // Never 0: nobody.
-  return slots_[slot].last_wait.exchange(key, std::memory_order_relaxed) != key;
+  return kernel::stamp_mix(kernel::stamp_mix(base) ^ reinterpret_cast<uint64_t>(stream)) | 1; // Never 0: nobody.
 }
 
 uint32_t TicketWords::lane_word(uint32_t index) const {

@@ -39,8 +39,12 @@ public:
 
   // For a kernel that polls: the word and the value from which layer `layer` is there.
   CuAddress address(uint32_t slot) const { return device_words_ + slot * sizeof(uint32_t); }
-  // Whether the slot's ticket is waited for on another stream than last time, or for the first time. Remembers it. Any thread.
-  bool new_waiter(uint32_t slot, CuStream stream);
+  // Whether the slot's ticket is waited for on another stream than was noted last, or for the first time. Any thread.
+  bool new_waiter(uint32_t slot, CuStream stream) const {
+    return slots_[slot].last_wait.load(std::memory_order_acquire) != waiter(slot, stream);
+  }
+  // Once the stream is ready for waits: two threads may both make it so, but neither may find it noted too early.
+  void note_waiter(uint32_t slot, CuStream stream) { slots_[slot].last_wait.store(waiter(slot, stream), std::memory_order_release); }
   uint32_t expected(uint32_t slot, uint32_t layer) const { return slots_[slot].base.load(std::memory_order_acquire) + layer + 1; }
 
 private:
@@ -53,6 +57,7 @@ private:
   };
   static constexpr uint32_t kLineWords = 16;
   uint32_t value(uint32_t slot, uint32_t layers) const;
+  uint64_t waiter(uint32_t slot, CuStream stream) const;
   uint32_t lane_at(uint32_t index) const { return (slot_count_ / kLineWords + 1 + index) * kLineWords; }
 
   CudaDevice &device_;

@@ -240,11 +240,21 @@ Status HandOver::run(const hicache_hand_over_t &request, ErrorDetail *error) {
   const bool host_copies = source_.engine.backend_kind() == HICACHE_BACKEND_CPU;
   {
     BothLocks locks(source_.engine, target_.engine);
-    status = begin(request, error);
-    if (status != HICACHE_OK || copies_.empty()) return status;
-    count();
+    try {
+      status = begin(request, error);
+      if (status != HICACHE_OK || copies_.empty()) return status;
+      count();
+      if (!host_copies) {
+        status = source_.engine.backend().peer_copy(target_.engine.backend(), copies_, error);
+        status = of_side(target_.engine.backend().poisoned() ? target_ : source_, status, error);
+      }
+    } catch (...) { // No memory: nobody will come back for these steps. The backend has waited for what it had begun.
+      mark_arrivals(false);
+      let_go(&source_, nullptr);
+      let_go(&target_, nullptr);
+      throw;
+    }
     if (!host_copies) {
-      status = source_.engine.backend().peer_copy(target_.engine.backend(), copies_, error);
       mark_arrivals(false);
       if (status == HICACHE_OK && (request.flags & HICACHE_HAND_OVER_HELD) != 0)
         status = of_side(target_, target_.engine.backend().peer_lead(request.target_stream, error), error);

@@ -233,7 +233,7 @@ const (
 	ChoiceSourceNone ChoiceSource = 0
 	// The library's table: calibration off or not possible, or pages leave nothing to choose.
 	ChoiceSourceTable ChoiceSource = 1
-	// copy_method, or HICACHE_CUDA_METHOD in the environment.
+	// copy_method, or HICACHE_CUDA_METHOD in the environment; without kernels: direct.
 	ChoiceSourceForced ChoiceSource = 2
 	// Measured until the time was over; the table for the rest.
 	ChoiceSourcePartly ChoiceSource = 3
@@ -735,7 +735,7 @@ type CopyChoice struct {
 	DirectFromBytes    [2]uint64
 	StagedBelowBytes   [2]uint64
 	StagedFromRunBytes [2]uint64
-	// Transfers of at most so many pages are direct at any size.
+	// Transfers of at most so many pages are direct at any size, but not to or from a pool's own host region.
 	DirectUpToCount uint32
 	// Of a kernel over the bus while no step is about,
 	KernelBlocksAlone uint32

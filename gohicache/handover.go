@@ -12,7 +12,7 @@ type HandOverOptions struct {
 	// Stream is a compute stream of the target's device. What is enqueued on it later follows the arrival, so it should not be one that is busy with
 	// other requests. The source's side is ordered behind the lease's stream.
 	Stream Stream
-	Wait   bool // As LoadOptions.Wait.
+	Wait   bool // As LoadOptions.Wait. Where two caches hand over to each other, give the context a deadline: each may wait for room that the other's leases hold.
 }
 
 // HandOver copies the pages of a lease into another cache of the process, on another device or the same, which publishes them under tokens as if it
@@ -24,7 +24,8 @@ type HandOverOptions struct {
 // With sliding windows the lease needs window pages for the last window of tokens. With State pools its state must stand at a page boundary, at the
 // end of tokens or where SetCheckpoint said, and be the lease's: hand over before Insert, or from a lease whose match had all of tokens (FullHit).
 //
-// Errors: ErrInvalid (caches or leases that do not fit), ErrUnsupported (different backends), those of Load for the target, ErrTransfer, ErrStale.
+// Errors: ErrInvalid (caches or leases that do not fit), ErrUnsupported (different backends), those of Load for the target, ErrTransfer, ErrStale,
+// ErrBusy (a page of the lease is being loaded again).
 // Then the target has nothing new.
 func (c *Cache) HandOver(ctx context.Context, l *Lease, tokens []uint32, to *Cache, o HandOverOptions) (int, error) {
 	if err := needsContext("hand over", ctx); err != nil {

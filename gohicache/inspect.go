@@ -3,7 +3,6 @@ package hicache
 import (
 	"fmt"
 
-	"github.com/hicache/hicache/ffi"
 	"github.com/hicache/hicache/ffi/ids"
 	"github.com/hicache/hicache/gohicache/internal/lifecycle"
 )
@@ -146,7 +145,7 @@ func (c *Cache) PoolStats(tier Tier, pool int) (PoolStats, error) {
 }
 
 // CopyChoice says how copies of one direction cross the bus of a CUDA device, and where the choice comes from. String puts it in words.
-type CopyChoice = ffi.CopyChoice
+type CopyChoice = lifecycle.CopyChoice
 
 // CopyChoices are the choices of copies to the device and from it. They are made when the cache opens; on CPU and Null their Source is
 // none.

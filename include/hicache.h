@@ -183,7 +183,7 @@ typedef struct hicache_pool_options {
 // Where a direction's choice comes from.
 #define HICACHE_CHOICE_NONE 0u       // No copies cross a bus: every backend but CUDA.
 #define HICACHE_CHOICE_TABLE 1u      // The library's table: calibration off or not possible, or pages leave nothing to choose.
-#define HICACHE_CHOICE_FORCED 2u     // copy_method, or HICACHE_CUDA_METHOD in the environment.
+#define HICACHE_CHOICE_FORCED 2u     // copy_method, or HICACHE_CUDA_METHOD in the environment; without kernels: direct.
 #define HICACHE_CHOICE_PARTLY 3u     // Measured until the time was over; the table for the rest.
 #define HICACHE_CHOICE_CALIBRATED 4u // Measured.
 
@@ -650,7 +650,7 @@ typedef struct hicache_copy_choice {
   uint64_t direct_from_bytes[2];
   uint64_t staged_below_bytes[2];
   uint64_t staged_from_run_bytes[2];
-  uint32_t direct_up_to_count;    // Transfers of at most so many pages are direct at any size.
+  uint32_t direct_up_to_count;    // Transfers of at most so many pages are direct at any size, but not to or from a pool's own host region.
   uint32_t kernel_blocks_alone;   // Of a kernel over the bus while no step is about,
   uint32_t kernel_blocks_beside;  // and beside compute; 0: none.
   uint32_t staged_beside;         // 1: the staged path is used beside compute.
@@ -792,7 +792,9 @@ typedef struct hicache_hand_over {
 // touched the pages, and whatever moves or overwrites them later, or reads the targets in a step opened later on any stream, follows it. So the
 // caller may free, move or extend on either side at once. CUDA: never blocks, but the first call of a pair gives the source's device access to the
 // target's memory (once, milliseconds; with no lines that is all a call does); over NVLink or PCIe where the devices reach each other, else through
-// the host. CPU: blocks for the copy, without the engines' locks. Pools must agree in role, page_tokens, layers, rows, envelope and page_bytes.
+// the host. CUDA also: a source_stream that waits for a load, with thousands of pages behind it that go one by one (no way between the devices, or pages of
+// 2 MiB without batched copies), can fill the driver's queue, and the call then waits in it: synchronise that stream first. A device that fails while copies to or from
+// it are under way leaves the other engine waiting for them: close both. CPU: blocks for the copy, without the engines' locks. Pools must agree in role, page_tokens, layers, rows, envelope and page_bytes.
 // Errors name the side: INVALID_ARGUMENT (pools that differ, with need and have; a target page twice; the same engine twice; a stream that is not of
 // that side's device), UNSUPPORTED (different backends), NOT_MAPPED, LIMIT, CLOSED, DEVICE; BUSY (a source page that a load is still writing; a
 // target page that a transfer holds, with the ticket, or without the flag anything else).

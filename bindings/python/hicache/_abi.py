@@ -107,7 +107,7 @@ HICACHE_CALIBRATION_OFF = 1
 HICACHE_CHOICE_NONE = 0
 # The library's table: calibration off or not possible, or pages leave nothing to choose.
 HICACHE_CHOICE_TABLE = 1
-# copy_method, or HICACHE_CUDA_METHOD in the environment.
+# copy_method, or HICACHE_CUDA_METHOD in the environment; without kernels: direct.
 HICACHE_CHOICE_FORCED = 2
 # Measured until the time was over; the table for the rest.
 HICACHE_CHOICE_PARTLY = 3
@@ -628,7 +628,7 @@ class hicache_copy_choice_t(Structure):
         ("direct_from_bytes", c_uint64 * 2),
         ("staged_below_bytes", c_uint64 * 2),
         ("staged_from_run_bytes", c_uint64 * 2),
-        # Transfers of at most so many pages are direct at any size.
+        # Transfers of at most so many pages are direct at any size, but not to or from a pool's own host region.
         ("direct_up_to_count", c_uint32),
         # Of a kernel over the bus while no step is about,
         ("kernel_blocks_alone", c_uint32),

@@ -223,6 +223,28 @@ TEST(Calibration, AFaultInItsMidstRefusesToOpen) {
   EXPECT_LE(live(), before) << "what had been opened was not given back";
 }
 
+// Memory that runs out is no reason not to open, but what was begun by then must not write over what its owner writes next.
+TEST(Calibration, MemoryThatRunsOutLeavesNothingUnderWay) {
+  NEEDS_SIMULATOR();
+  Simulation simulation;
+  for (int after : {0, 1, 2, 4}) { // Of batches of copies.
+    SCOPED_TRACE(after);
+    simulator_function<void (*)(int)>("simulated_cuda_slow")(3000);
+    simulator_function<void (*)(int, int)>("simulated_cuda_refuse_after")(after, cu::kOutOfMemory);
+    Rig rig(all_sizes(), 32 * kMiB, 32 * kMiB, calibrated());
+    simulator_function<void (*)(int, int)>("simulated_cuda_refuse_after")(-1, 0);
+    ASSERT_EQ(rig.status, HICACHE_OK) << rig.error.message;
+    if (!rig.backend.kernels().available()) GTEST_SKIP() << "NOT TESTED: built without kernels";
+    EXPECT_LT(choice_of(rig, HICACHE_D2H).probes_measured, choice_of(rig, HICACHE_D2H).probes_planned);
+    std::byte *const host = rig.host(0, 0);
+    std::memset(host, 0x5a, 32 * kMiB);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    uint64_t overwritten = 0;
+    for (uint64_t i = 0; i < 32 * kMiB; i++) overwritten += host[i] != std::byte{0x5a};
+    EXPECT_EQ(overwritten, 0u);
+  }
+}
+
 // A ring that would be used only if it proved faster is no reason not to open.
 TEST(Calibration, GoesWithoutARingThatDoesNotFit) {
   NEEDS_SIMULATOR();

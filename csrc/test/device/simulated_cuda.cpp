@@ -130,6 +130,8 @@ std::atomic<double (*)(const Work *)> cost_ns{nullptr};
 std::atomic<int> slow_us{0};                           // What each piece of work really takes besides.
 std::atomic<int> fail_countdown{-1};                   // After so many copies and launches
 std::atomic<CuResult> fail_result{0};                  // the device fails with this.
+std::atomic<int> refuse_countdown{-1};                 // After so many batches of copies
+std::atomic<CuResult> refuse_result{0};                // the next one is refused with this, and the device lives on.
 std::atomic<uint64_t> memory_limit{uint64_t{1} << 32}; // Larger allocations fail.
 
 void jitter() {
@@ -255,6 +257,10 @@ extern "C" __attribute__((visibility("default"))) void simulated_cuda_slow(int u
 extern "C" __attribute__((visibility("default"))) void simulated_cuda_fail_after(int count, int result) {
   fail_result = result;
   fail_countdown = count;
+}
+extern "C" __attribute__((visibility("default"))) void simulated_cuda_refuse_after(int count, int result) {
+  refuse_result = result;
+  refuse_countdown = count;
 }
 extern "C" __attribute__((visibility("default"))) void simulated_cuda_memory_limit(unsigned long long bytes) { memory_limit = bytes; }
 extern "C" __attribute__((visibility("default"))) void simulated_cuda_capture(CuStream stream, int on) {
@@ -593,6 +599,7 @@ SIMULATED cuMemcpyBatchAsync_v2(CuAddress *targets, CuAddress *sources, size_t *
                                 CuStream stream) {
   ENTER(stream);
   if (stream == nullptr) return cu::kInvalidValue;
+  if (refuse_countdown >= 0 && refuse_countdown.fetch_sub(1) == 0) return refuse_result;
   stream_of(stream)->among_copies = true;
   struct One {
     CuAddress target, source;

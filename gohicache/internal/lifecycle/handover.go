@@ -39,8 +39,9 @@ func (c *Core) HandOver(ctx context.Context, l *Lease, to *Core, tokens []uint32
 	}
 	err = c.tryHandOver(ctx, l, to, tokens[:h.words], r, &h, h.windowFrom)
 	var failure *Error
-	if errors.As(err, &failure) && failure.Kind == KindStale && !slices.Equal(h.windowFrom, h.windowLast) {
-		// Window pages before the last window are the tree's to give up once they have been inserted, whatever the lease holds.
+	if errors.As(err, &failure) && (failure.Kind == KindStale || failure.Kind == KindBusy) && !slices.Equal(h.windowFrom, h.windowLast) {
+		// Window pages before the last window are the tree's to give up once they have been inserted, whatever the lease holds; another request may
+		// be loading them again.
 		err = c.tryHandOver(ctx, l, to, tokens[:h.words], r, &h, h.windowLast)
 	}
 	if err != nil {

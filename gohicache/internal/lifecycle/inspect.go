@@ -121,8 +121,11 @@ func (c *Core) Map(host bool, pool int) ([]byte, error) {
 	return out, nil
 }
 
+// CopyChoice is how copies of one direction cross the bus.
+type CopyChoice = ffi.CopyChoice
+
 // CopyChoices says how copies of each direction cross the bus.
-func (c *Core) CopyChoices() (h2d, d2h ffi.CopyChoice, err error) {
+func (c *Core) CopyChoices() (h2d, d2h CopyChoice, err error) {
 	s, err := c.eng.Stats()
 	return s.H2DChoice, s.D2HChoice, fromEngine(err)
 }

@@ -123,7 +123,7 @@ pub const HICACHE_CALIBRATION_OFF: u32 = 1;
 pub const HICACHE_CHOICE_NONE: u32 = 0;
 /// The library's table: calibration off or not possible, or pages leave nothing to choose.
 pub const HICACHE_CHOICE_TABLE: u32 = 1;
-/// copy_method, or HICACHE_CUDA_METHOD in the environment.
+/// copy_method, or HICACHE_CUDA_METHOD in the environment; without kernels: direct.
 pub const HICACHE_CHOICE_FORCED: u32 = 2;
 /// Measured until the time was over; the table for the rest.
 pub const HICACHE_CHOICE_PARTLY: u32 = 3;
@@ -791,7 +791,7 @@ pub struct hicache_copy_choice_t {
     pub direct_from_bytes: [u64; 2],
     pub staged_below_bytes: [u64; 2],
     pub staged_from_run_bytes: [u64; 2],
-    /// Transfers of at most so many pages are direct at any size.
+    /// Transfers of at most so many pages are direct at any size, but not to or from a pool's own host region.
     pub direct_up_to_count: u32,
     /// Of a kernel over the bus while no step is about,
     pub kernel_blocks_alone: u32,
@@ -1443,7 +1443,9 @@ pub struct Api {
     /// touched the pages, and whatever moves or overwrites them later, or reads the targets in a step opened later on any stream, follows it. So the
     /// caller may free, move or extend on either side at once. CUDA: never blocks, but the first call of a pair gives the source's device access to the
     /// target's memory (once, milliseconds; with no lines that is all a call does); over NVLink or PCIe where the devices reach each other, else through
-    /// the host. CPU: blocks for the copy, without the engines' locks. Pools must agree in role, page_tokens, layers, rows, envelope and page_bytes.
+    /// the host. CUDA also: a source_stream that waits for a load, with thousands of pages behind it that go one by one (no way between the devices, or pages of
+    /// 2 MiB without batched copies), can fill the driver's queue, and the call then waits in it: synchronise that stream first. A device that fails while copies to or from
+    /// it are under way leaves the other engine waiting for them: close both. CPU: blocks for the copy, without the engines' locks. Pools must agree in role, page_tokens, layers, rows, envelope and page_bytes.
     /// Errors name the side: INVALID_ARGUMENT (pools that differ, with need and have; a target page twice; the same engine twice; a stream that is not of
     /// that side's device), UNSUPPORTED (different backends), NOT_MAPPED, LIMIT, CLOSED, DEVICE; BUSY (a source page that a load is still writing; a
     /// target page that a transfer holds, with the ticket, or without the flag anything else).
