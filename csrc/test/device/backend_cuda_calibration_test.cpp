@@ -227,7 +227,7 @@ TEST(Calibration, AFaultInItsMidstRefusesToOpen) {
 TEST(Calibration, MemoryThatRunsOutLeavesNothingUnderWay) {
   NEEDS_SIMULATOR();
   Simulation simulation;
-  for (int after : {0, 1, 2, 4}) { // Of batches of copies.
+  for (int after : {0, 1, 5, 40, 42}) { // Of batches of copies.
     SCOPED_TRACE(after);
     simulator_function<void (*)(int)>("simulated_cuda_slow")(3000);
     simulator_function<void (*)(int, int)>("simulated_cuda_refuse_after")(after, cu::kOutOfMemory);
