@@ -53,9 +53,16 @@ func (c CopyChoice) String() string {
 		fmt.Fprintf(&b, "; up to %d pages always direct", c.DirectUpToCount)
 	}
 	if c.MeasuredBytes > 0 {
-		fmt.Fprintf(&b, "; at %d KiB direct %.1f, kernel %.1f", c.MeasuredBytes>>10, float64(c.DirectMbS)/1000, float64(c.KernelMbS)/1000)
-		if c.StagedMbS > 0 {
-			fmt.Fprintf(&b, ", staged %.1f", float64(c.StagedMbS)/1000)
+		fmt.Fprintf(&b, "; at %d KiB", c.MeasuredBytes>>10)
+		separator := " "
+		for _, of := range []struct {
+			name string
+			mbS  uint32
+		}{{"direct", c.DirectMbS}, {"kernel", c.KernelMbS}, {"staged", c.StagedMbS}} {
+			if of.mbS > 0 {
+				fmt.Fprintf(&b, "%s%s %.1f", separator, of.name, float64(of.mbS)/1000)
+				separator = ", "
+			}
 		}
 		b.WriteString(" GB/s")
 	}

@@ -212,3 +212,34 @@ func TestHandOverAtOnce(t *testing.T) {
 	}
 	wait.Wait()
 }
+
+// TestHandOverWide: ids beyond 32 bits go over as they are, and a cache of 32 bits is no target.
+func TestHandOverWide(t *testing.T) {
+	prefill, decode := pairOf(t, hicache.Options{DeviceBytes: 64 * kib, Pools: fullPools(), Tokens: hicache.Tokens64})
+	tokens := make([]uint64, 20)
+	for i := range tokens {
+		tokens[i] = uint64(i) | 1<<40
+	}
+	m := prefill.c.MatchWide(tokens, hicache.MatchOptions{FullHit: true})
+	defer m.Release()
+	lease, err := prefill.c.Load(ctx, m, hicache.LoadOptions{Tokens: len(tokens)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	if n, err := prefill.c.HandOverWide(ctx, lease, tokens, decode.c, hicache.HandOverOptions{}); err != nil || n != 20 {
+		t.Fatalf("%d tokens, %v", n, err)
+	}
+	found := decode.c.MatchWide(tokens, hicache.MatchOptions{FullHit: true})
+	defer found.Release()
+	if found.Tokens() != 20 {
+		t.Errorf("%d tokens found", found.Tokens())
+	}
+	narrow := open(t, hicache.Options{DeviceBytes: 64 * kib, Pools: fullPools()})
+	if _, err := prefill.c.HandOverWide(ctx, lease, tokens, narrow.c, hicache.HandOverOptions{}); !errors.Is(err, hicache.ErrInvalid) {
+		t.Errorf("into a cache of 32 bits: %v", err)
+	}
+	if _, err := narrow.c.HandOverWide(ctx, lease, tokens, decode.c, hicache.HandOverOptions{}); !errors.Is(err, hicache.ErrInvalid) {
+		t.Errorf("out of a cache of 32 bits: %v", err)
+	}
+}

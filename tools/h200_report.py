@@ -57,8 +57,8 @@ def profiled(text):
     table = [line for line in text.splitlines() if line.startswith('"')]
     launches = {}
     for row in csv.DictReader(table):
-        if not (row.get("ID") or "").strip().isdigit():
-            continue  # the row of units
+        if not (row.get("ID") or "").strip().isdigit() or not row.get("Kernel Name") or None in row.values():
+            continue  # the row of units, or one that was cut off
         launch = launches.setdefault(int(row["ID"]), {"kernel": row["Kernel Name"].split("(")[0]})
         pairs = [(row["Metric Name"], row["Metric Value"])] if "Metric Name" in row else row.items()
         for metric, value in pairs:

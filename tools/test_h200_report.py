@@ -34,6 +34,13 @@ class Report(unittest.TestCase):
     def test_half_a_line(self):
         self.assertEqual(h200_report.printed('{"work": "a", "x": 1}\nSegmentation fault\n{"work": "b", "x'), [{"work": "a", "x": 1}])
 
+    def test_a_row_of_ncu_that_was_cut_off(self):
+        head = '"ID","Kernel Name","Metric Name","Metric Value"\n"0","hicache_page_move(CopyArgs)","gpu__time_duration.sum","139000"\n'
+        whole = h200_report.profiled(head)
+        self.assertEqual([row["kernel"] for row in whole], ["hicache_page_move"])
+        for cut in ('"1"', '"1","hicache_page', '"1","hicache_page_zero(ZeroArgs)"', '"1","hicache_page_zero(ZeroArgs)","gpu__time'):
+            self.assertEqual(h200_report.profiled(head + cut), whole, cut)
+
     def test_gtest(self):
         text = ("[ RUN      ] A.B\n[  FAILED  ] A.B (3 ms)\n[==========] 5 tests from 2 test suites ran. (9 ms total)\n[  PASSED  ] 3 tests.\n"
                 "[  SKIPPED ] 1 test, listed below:\n[  FAILED  ] 1 test, listed below:\n[  FAILED  ] A.B\n")

@@ -158,6 +158,9 @@ func (d *deviceRun) readRecorded() error {
 	if err := json.Unmarshal(text, &recording); err != nil {
 		return fmt.Errorf("%s is no results.json of tools/h200_run.sh: %w", d.s.Recorded, err)
 	}
+	if len(recording.Parts) == 0 && len(recording.Bench) == 0 {
+		return fmt.Errorf("%s is no results.json of tools/h200_run.sh: it has neither parts nor figures", d.s.Recorded)
+	}
 	tell := !d.s.toldOfRecording // once for all groups
 	d.s.toldOfRecording = true
 	for _, p := range recording.Parts {
@@ -348,7 +351,9 @@ var deviceLines = map[string]lineReader{
 		d.add(l, "median_us", Spec{Work: workCallers, Config: "layer wait " + l.rest, Unit: "us", Lower: true, Bar: atMost(10, "us")})
 	}},
 	"calibration at open": {"calibration", func(d *deviceRun, l deviceLine) {
-		l.fields["ms"] = l.number("us") / 1000
+		if us, ok := l.fields["us"].(float64); ok {
+			l.fields["ms"] = us / 1000
+		}
 		d.add(l, "ms", Spec{Work: workCalibrate, Config: l.rest + ", " + strings.ToUpper(l.text("direction")), Unit: "ms", Lower: true, Bar: atMost(100, "ms")})
 	}},
 	"probe": {"calibration", func(d *deviceRun, l deviceLine) {

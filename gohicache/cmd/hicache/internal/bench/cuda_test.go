@@ -232,7 +232,7 @@ func TestCudaRecording(t *testing.T) {
 			t.Errorf("%q: %+v, want %+v", want.name, r, want)
 		}
 	}
-	for _, bad := range []string{"", "[]", "{\"bench\": 3}"} {
+	for _, bad := range []string{`{}`, `null`, `{"name": "something else"}`, "", "[]", "{\"bench\": 3}"} {
 		if err := os.WriteFile(file, []byte(bad), 0o644); err != nil {
 			t.Fatal(err)
 		}
