@@ -30,30 +30,17 @@ CuResult FragmentLauncher::copy(const KernelSet &kernels, std::span<const kernel
   args.piece_bytes = bytes;
   args.source_base = args.target_base = 0;
   args.source_stride = args.target_stride = 0;
-  while (!fragments.empty()) {
-    void *list = fragments.size() > kernel::kInlineFragments ? lists->fill() : nullptr;
-    const size_t count =
-        std::min<size_t>(fragments.size(), list != nullptr ? lists->slot_bytes() / sizeof(kernel::Fragment) : kernel::kInlineFragments);
-    // Four blocks look up enough of the host's pages for reading, in any order: not worth the thread's time.
-    const bool grouped = blocks != 0 && (to_host || blocks < 4);
-    if (list != nullptr && grouped && bytes < FragmentOrder::kBelowBytes && count >= FragmentOrder::kFromCount)
-      order_.place(fragments.first(count), to_host, static_cast<kernel::Fragment *>(list));
-    else std::memcpy(list != nullptr ? list : args.inline_list, fragments.data(), count * sizeof(kernel::Fragment));
-    args.count = static_cast<uint32_t>(count);
-    args.list = nullptr;
-    if (list != nullptr) {
-      CuAddress address = 0;
-      if (CuResult r = lists->upload(count * sizeof(kernel::Fragment), stream, &address); r != cu::kSuccess) return r;
-      args.list = reinterpret_cast<const kernel::Fragment *>(address);
-    }
-    if (CuResult r = kernels.copy(args, blocks, stream); r != cu::kSuccess) return r;
-    if (list != nullptr) {
-      if (CuResult r = lists->release(stream); r != cu::kSuccess) return r;
-    }
-    fragments = fragments.subspan(count);
-    ++*launches;
-  }
-  return cu::kSuccess;
+  // Four blocks look up enough of the host's pages for reading, in any order: not worth the thread's time.
+  const bool grouped = blocks != 0 && (to_host || blocks < 4) && bytes < FragmentOrder::kBelowBytes;
+  const auto write = [&](std::span<const kernel::Fragment> piece, kernel::Fragment *to, bool in_slot) {
+    if (in_slot && grouped && piece.size() >= FragmentOrder::kFromCount) order_.place(piece, to_host, to);
+    else write_in_order(piece, to, in_slot);
+  };
+  return launch_over(fragments, &args, lists, stream, write, [&] {
+    const CuResult r = kernels.copy(args, blocks, stream);
+    if (r == cu::kSuccess) ++*launches;
+    return r;
+  });
 }
 
 } // namespace hicache

@@ -1,6 +1,7 @@
 // The two ways to queue scattered copies: one call of the driver for the copy engine, one launch of page_copy.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <vector>
@@ -38,6 +39,37 @@ private:
   std::vector<CuAddress> targets_, sources_;
   std::vector<size_t> sizes_;
 };
+
+// Launches over all fragments: long lists through `lists`, short ones, and those for which the device still reads every slot, in pieces
+// inside launches. write(fragments, to, in_slot) puts a piece where the launch finds it; launch() queues it on `stream`. args: all but list
+// and count.
+template <class Write, class Launch>
+CuResult launch_over(std::span<const kernel::Fragment> fragments, kernel::CopyArgs *args, ListRing *lists, CuStream stream, Write write,
+                     Launch launch) {
+  while (!fragments.empty()) {
+    void *slot = fragments.size() > kernel::kInlineFragments ? lists->fill() : nullptr;
+    const size_t room = slot != nullptr ? lists->slot_bytes() / sizeof(kernel::Fragment) : kernel::kInlineFragments;
+    const std::span<const kernel::Fragment> piece = fragments.first(std::min(fragments.size(), room));
+    write(piece, slot != nullptr ? static_cast<kernel::Fragment *>(slot) : args->inline_list, slot != nullptr);
+    args->count = static_cast<uint32_t>(piece.size());
+    args->list = nullptr;
+    CuResult r = cu::kSuccess;
+    if (slot != nullptr) {
+      CuAddress address = 0;
+      r = lists->upload(piece.size_bytes(), stream, &address);
+      args->list = reinterpret_cast<const kernel::Fragment *>(address);
+    }
+    if (r == cu::kSuccess) r = launch();
+    if (r == cu::kSuccess && slot != nullptr) r = lists->release(stream);
+    if (r != cu::kSuccess) return r;
+    fragments = fragments.subspan(piece.size());
+  }
+  return cu::kSuccess;
+}
+
+inline void write_in_order(std::span<const kernel::Fragment> fragments, kernel::Fragment *to, bool) {
+  std::copy(fragments.begin(), fragments.end(), to);
+}
 
 // Launches of page_copy over equal fragments. Not thread-safe.
 class FragmentLauncher {

@@ -6,6 +6,7 @@
 
 #include "backend_cpu.hpp"
 #include "backend_cuda.hpp"
+#include "backend_cuda_copies.hpp"
 
 namespace hicache {
 
@@ -79,25 +80,8 @@ CuResult CudaBackend::copy_fragments(std::span<const kernel::Fragment> fragments
   args.piece_bytes = bytes;
   args.pieces = pieces;
   args.source_stride = args.target_stride = stride;
-  constexpr size_t kListMax = ListRing::kSlotBytes / sizeof(kernel::Fragment);
-  while (!fragments.empty()) {
-    void *list = fragments.size() > kernel::kInlineFragments ? lists_.fill() : nullptr;
-    const size_t count = std::min(fragments.size(), list != nullptr ? kListMax : kernel::kInlineFragments);
-    std::memcpy(list != nullptr ? list : args.inline_list, fragments.data(), count * sizeof(kernel::Fragment));
-    args.count = static_cast<uint32_t>(count);
-    args.list = nullptr;
-    CuResult r = cu::kSuccess;
-    if (list != nullptr) {
-      CuAddress address = 0;
-      r = lists_.upload(count * sizeof(kernel::Fragment), mover_, &address);
-      args.list = reinterpret_cast<const kernel::Fragment *>(address);
-    }
-    if (r == cu::kSuccess) r = move ? kernels_.move(args, mover_) : kernels_.copy(args, 0, mover_);
-    if (r == cu::kSuccess && list != nullptr) r = lists_.release(mover_);
-    if (r != cu::kSuccess) return r;
-    fragments = fragments.subspan(count);
-  }
-  return cu::kSuccess;
+  return launch_over(fragments, &args, &lists_, mover_, write_in_order,
+                     [&] { return move ? kernels_.move(args, mover_) : kernels_.copy(args, 0, mover_); });
 }
 
 CuResult CudaBackend::zero_ranges(std::span<const uint64_t> addresses, uint64_t bytes) {

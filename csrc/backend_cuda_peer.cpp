@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend_cuda.hpp"
+#include "backend_cuda_copies.hpp"
 
 namespace hicache {
 
@@ -183,29 +184,11 @@ CuResult CudaBackend::copy_to_peer(CudaBackend &target, std::span<const PeerCopy
 
 CuResult CudaBackend::copy_to_peer_by_kernel(std::span<const kernel::Fragment> fragments, uint64_t bytes) {
   const CuStream stream = peers_.stream(true);
-  ListRing &lists = peers_.lists();
-  constexpr size_t kListMax = ListRing::kSlotBytes / sizeof(kernel::Fragment);
   kernel::CopyArgs args{};
   args.piece_bytes = bytes;
   args.pieces = 1;
-  while (!fragments.empty()) {
-    void *list = fragments.size() > kernel::kInlineFragments ? lists.fill() : nullptr;
-    const size_t count = std::min(fragments.size(), list != nullptr ? kListMax : kernel::kInlineFragments);
-    std::memcpy(list != nullptr ? list : args.inline_list, fragments.data(), count * sizeof(kernel::Fragment));
-    args.count = static_cast<uint32_t>(count);
-    args.list = nullptr;
-    CuResult r = cu::kSuccess;
-    if (list != nullptr) {
-      CuAddress address = 0;
-      r = lists.upload(count * sizeof(kernel::Fragment), stream, &address);
-      args.list = reinterpret_cast<const kernel::Fragment *>(address);
-    }
-    if (r == cu::kSuccess) r = kernels_.copy(args, peer_tuning_.kernel_blocks, stream);
-    if (r == cu::kSuccess && list != nullptr) r = lists.release(stream);
-    if (r != cu::kSuccess) return r;
-    fragments = fragments.subspan(count);
-  }
-  return cu::kSuccess;
+  return launch_over(fragments, &args, &peers_.lists(), stream, write_in_order,
+                     [&] { return kernels_.copy(args, peer_tuning_.kernel_blocks, stream); });
 }
 
 CuResult CudaBackend::copy_to_peer_by_engine(std::span<const kernel::Fragment> fragments, uint64_t bytes) {
